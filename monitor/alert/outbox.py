@@ -1,0 +1,165 @@
+"""Deliveries wait in the database until they are sent: written with the incident, tried with back-off, given up after a day."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from monitor.model import Incident
+from monitor.store import tables as t
+from monitor.store.times import from_us, maybe_from_us, to_us
+
+PAYLOAD_VERSION = 1
+#: Pauses after each failed attempt; the last one repeats.
+BACK_OFF = tuple(timedelta(seconds=s) for s in (2, 10, 30, 120, 600, 1800))
+GIVE_UP_AFTER = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One notification of one incident to one channel. `id` stays the same over all attempts."""
+
+    id: str
+    incident_id: int | None
+    channel: str
+    event: str
+    payload: dict[str, Any]
+    created_at: datetime
+    state: str  # pending | sent | failed
+    attempts: int
+    next_attempt_at: datetime | None = None
+    sent_at: datetime | None = None
+    last_error: str | None = None
+
+
+def payload(delivery_id: str, event: str, incident: Incident) -> dict[str, Any]:
+    """What a channel is given: one JSON object, frozen when the event happened (docs/alerts.md)."""
+    return {
+        "version": PAYLOAD_VERSION,
+        "id": delivery_id,
+        "event": event,
+        "incident": {
+            "id": incident.id,
+            "kind": incident.kind.value,
+            "target": incident.target,
+            "subject": incident.subject,
+            "severity": incident.severity.value,
+            "cause": incident.cause.value if incident.cause else None,
+            "opened_at": iso(incident.opened_at),
+            "closed_at": None if incident.closed_at is None else iso(incident.closed_at),
+            "close_reason": incident.close_reason,
+            "summary": incident.summary,
+            "changes": [asdict(change) for change in incident.changes],
+            "evidence": dict(incident.evidence),
+        },
+    }
+
+
+def iso(at: datetime) -> str:
+    """ISO 8601 in UTC with a Z, as everywhere in JSON."""
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def enqueue(connection: Connection, incident: Incident, event: str, now: datetime, channels: Sequence[str]) -> None:
+    """One delivery a channel, in the caller's transaction: an incident and its news are stored together or not at all."""
+    for channel in channels:
+        delivery_id = str(uuid.uuid4())
+        add(connection, delivery_id, channel, event, payload(delivery_id, event, incident), now, incident_id=incident.id)
+
+
+def add(
+    connection: Connection,
+    delivery_id: str,
+    channel: str,
+    event: str,
+    body: dict[str, Any],
+    now: datetime,
+    *,
+    incident_id: int | None = None,
+) -> None:
+    """Put one delivery into the outbox, due at once."""
+    connection.execute(
+        insert(t.delivery).values(
+            id=delivery_id,
+            incident_id=incident_id,
+            channel=channel,
+            event=event,
+            payload=body,
+            created_at_us=to_us(now),
+            state="pending",
+            attempts=0,
+            next_attempt_at_us=to_us(now),
+        )
+    )
+
+
+def due(connection: Connection, now: datetime, limit: int = 20) -> list[Delivery]:
+    """What should be sent now, in the order it happened; of an incident and channel only the oldest, so that news arrive in order."""
+    table = t.delivery
+    first = (
+        select(func.min(table.c.created_at_us))
+        .where(table.c.state == "pending")
+        .group_by(table.c.channel, func.coalesce(table.c.incident_id, 0))
+    )
+    query = (
+        select(table)
+        .where(table.c.state == "pending", table.c.next_attempt_at_us <= to_us(now), table.c.created_at_us.in_(first))
+        .order_by(table.c.created_at_us)
+        .limit(limit)
+    )
+    return [_delivery(row) for row in connection.execute(query)]
+
+
+def mark_sent(connection: Connection, delivery: Delivery, now: datetime) -> None:
+    """It arrived."""
+    values = {"state": "sent", "attempts": delivery.attempts + 1, "sent_at_us": to_us(now), "next_attempt_at_us": None, "last_error": None}
+    connection.execute(update(t.delivery).where(t.delivery.c.id == delivery.id).values(**values))
+
+
+def mark_failed(connection: Connection, delivery: Delivery, now: datetime, error: str, permanent: bool) -> None:
+    """It did not: try again later, or give up where trying again is no use or a day has passed."""
+    attempts = delivery.attempts + 1
+    over = permanent or now - delivery.created_at > GIVE_UP_AFTER
+    pause = BACK_OFF[min(attempts, len(BACK_OFF)) - 1]
+    values = {
+        "state": "failed" if over else "pending",
+        "attempts": attempts,
+        "next_attempt_at_us": None if over else to_us(now + pause),
+        "last_error": error,
+    }
+    connection.execute(update(t.delivery).where(t.delivery.c.id == delivery.id).values(**values))
+
+
+def log(connection: Connection, limit: int | None, channel: str | None = None) -> list[Delivery]:
+    """Deliveries, the newest first."""
+    query = select(t.delivery).order_by(t.delivery.c.created_at_us.desc()).limit(limit)
+    if channel is not None:
+        query = query.where(t.delivery.c.channel == channel)
+    return [_delivery(row) for row in connection.execute(query)]
+
+
+def undelivered(connection: Connection) -> int:
+    """How many notifications wait or were given up."""
+    query = select(func.count()).select_from(t.delivery).where(t.delivery.c.state != "sent")
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _delivery(row: Row[Any]) -> Delivery:
+    return Delivery(
+        id=row.id,
+        incident_id=row.incident_id,
+        channel=row.channel,
+        event=row.event,
+        payload=row.payload,
+        created_at=from_us(row.created_at_us),
+        state=row.state,
+        attempts=row.attempts,
+        next_attempt_at=maybe_from_us(row.next_attempt_at_us),
+        sent_at=maybe_from_us(row.sent_at_us),
+        last_error=row.last_error,
+    )

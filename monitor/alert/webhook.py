@@ -1,0 +1,48 @@
+"""The webhook channel: one POST of one JSON object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from monitor.__about__ import __version__
+from monitor.alert.channel import DeliveryError
+from monitor.config.settings import ChannelSettings
+from monitor.config.values import is_loopback
+
+#: A client error is final, but for those that speak of time: time-out, conflict, too early, too many requests.
+TRY_AGAIN = frozenset({408, 409, 425, 429})
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Posts to one address. `Idempotency-Key` carries the delivery's id, as the body does."""
+
+    settings: ChannelSettings
+
+    @property
+    def name(self) -> str:
+        """The channel's name."""
+        return self.settings.name
+
+    async def send(self, payload: dict[str, Any]) -> None:
+        """Deliver once. Any 2xx is an arrival. Raises DeliveryError."""
+        try:
+            address = self.settings.address()
+        except ValueError as error:
+            raise DeliveryError(str(error)) from None
+        headers = {"User-Agent": f"vllm-canary/{__version__}", "Idempotency-Key": str(payload.get("id", ""))}
+        local = is_loopback(urlsplit(address).hostname)
+        try:
+            async with httpx.AsyncClient(timeout=self.settings.timeout, trust_env=not local) as http:
+                response = await http.post(address, json=payload, headers=headers)
+        except httpx.TimeoutException:
+            raise DeliveryError(f"no answer within {self.settings.timeout:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise DeliveryError(f"no connection ({type(error).__name__})") from None
+        if not response.is_success:
+            permanent = 400 <= response.status_code < 500 and response.status_code not in TRY_AGAIN
+            raise DeliveryError(f"answered HTTP {response.status_code}", permanent)

@@ -1,0 +1,137 @@
+"""`check`: one screen that says what can be reached and measured, what is missing, and what that costs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from monitor.cli.common import chosen_probes, config_arguments, json_argument, load_context, print_json
+from monitor.errors import UNMEASURED, USAGE, Told
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    config_arguments(parser, url=True)
+    json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look at everything once; nothing is stored."""
+    settings = load_context(args)
+    probes = chosen_probes(settings, [])
+    checks, code = asyncio.run(_check_all(settings, probes))
+    if args.json:
+        print_json({"checks": [asdict(check) for check in checks]})
+    else:
+        _print(checks)
+    return code
+
+
+async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
+    from monitor.measure.preflight import Check  # noqa: PLC0415 - --help needs none of this
+
+    code = 0
+    checks = [Check("configuration", "good", f"{len(settings.targets)} targets, {len(probes)} probes from {settings.probes}")]
+    checks += _database(settings.database) + await _gpu(settings)
+    if checks[1].state == "bad":
+        code = UNMEASURED
+    for target in settings.targets:
+        found, target_code = await _target(target, probes)
+        checks += found
+        code = USAGE if USAGE in {code, target_code} else max(code, target_code)
+    checks += _channels(settings.channels)
+    return checks, code
+
+
+def _database(database: str) -> list[Any]:
+    from monitor.measure.preflight import Check  # noqa: PLC0415
+    from monitor.store.database import DatabaseError, is_sqlite, open_reader, shown, sqlite_path  # noqa: PLC0415
+
+    if is_sqlite(database) and not sqlite_path(database).exists():
+        folder = next((p for p in [sqlite_path(database).parent, *sqlite_path(database).parent.parents] if p.exists()), Path("/"))
+        if os.access(folder, os.W_OK):
+            return [Check("database", "good", f"{shown(database)} will be made")]
+        return [Check("database", "bad", f"{shown(database)} cannot be made: {folder} is not writable", "choose another `database:`")]
+    try:
+        open_reader(database).dispose()
+    except DatabaseError as error:
+        return [Check("database", "bad", str(error), None)]
+    return [Check("database", "good", shown(database))]
+
+
+async def _gpu(settings: Any) -> list[Any]:
+    from monitor.cli.fingerprint import first_look  # noqa: PLC0415
+    from monitor.daemon.cards import wanted_cards  # noqa: PLC0415
+    from monitor.measure.gpu import GpuWatch  # noqa: PLC0415
+    from monitor.measure.preflight import Check  # noqa: PLC0415
+
+    watch = GpuWatch(wanted_cards([target.watches_gpus for target in settings.targets]))
+    watch.start()
+    await first_look(watch)
+    state, identity = watch.state(), watch.identity()
+    watch.stop()
+    if state.status == "off":
+        mend = "heat and clocks stay unknown; set `gpus:` where the server's cards are here"
+        return [Check("GPU", "unknown", "no card is watched", mend)]
+    if identity is None or state.status != "ok":
+        return [Check("GPU", "unknown", state.reason or "not read yet", "without it heat cannot be told from other causes")]
+    cards = ", ".join(f"{card.name or card.uuid}" for card in identity.cards)
+    return [Check("GPU", "good", f"{cards}; driver {identity.driver_version}")]
+
+
+async def _target(target: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
+    from monitor.daemon.watch import the_one_model  # noqa: PLC0415
+    from monitor.measure import api  # noqa: PLC0415
+    from monitor.measure.preflight import Check, Preflight  # noqa: PLC0415
+    from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
+    from monitor.measure.stream import client  # noqa: PLC0415
+
+    try:
+        http = client(target.url, target.api_key())
+    except ValueError as error:
+        return [Check(f"{target.name}: API key", "bad", str(error))], USAGE
+    async with http:
+        flight = Preflight(target.name, http, MetricsPage(http, target.metrics_page), target.model)
+        try:
+            cards = await api.models(http)
+            flight.model = target.model or the_one_model(target.url, cards)
+        except Told as error:
+            flight.say("server", "bad", str(error), "start it, or mend `url:`" if error.exit_code == UNMEASURED else None)
+            return flight.checks, error.exit_code
+        await flight.server(cards)
+        page = await flight.metrics()
+        await flight.probe_lengths(probes)
+        if any(c.state == "bad" and c.name.endswith(": model") for c in flight.checks):
+            return flight.checks, USAGE
+        await flight.answer_details(probes[0], page)
+    unfit = any(c.state == "bad" and ": probe " in c.name for c in flight.checks)
+    unanswered = any(c.state == "bad" and c.name.endswith(": answer") for c in flight.checks)
+    return flight.checks, USAGE if unfit else UNMEASURED if unanswered else 0
+
+
+def _channels(channels: Sequence[Any]) -> list[Any]:
+    from monitor.measure.preflight import Check  # noqa: PLC0415
+
+    if not channels:
+        return [Check("alerts", "unknown", "no channel is configured", "incidents are kept, but nobody is told; add one under `channels:`")]
+    found = []
+    for channel in channels:
+        try:
+            channel.address()
+        except ValueError as error:
+            found.append(Check(f"channel {channel.name}", "bad", str(error), "nothing can be delivered until then"))
+        else:
+            found.append(Check(f"channel {channel.name}", "good", f"{channel.kind}; `vllm-canary alerts test` tries it"))
+    return found
+
+
+def _print(checks: Sequence[Any]) -> None:
+    from monitor.show.terminal import console, table  # noqa: PLC0415
+
+    rows = [[c.state, c.name, c.detail + (f"\n→ {c.mend}" if c.mend else "")] for c in checks]
+    console().print(table(["state", "what", "detail"], rows))

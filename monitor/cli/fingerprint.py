@@ -1,0 +1,105 @@
+"""`fingerprint`: read what is being served now, field by field. Nothing is stored."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from monitor.cli.common import chosen_targets, config_arguments, json_argument, load_context, print_json
+from monitor.errors import Told
+from monitor.judge.changes import digest
+from monitor.model import Fingerprint
+
+GPU_WAIT_S = 3.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    config_arguments(parser, url=True)
+    parser.add_argument("--target", metavar="NAME", help="only this target")
+    json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read and print."""
+    settings = load_context(args)
+    found = asyncio.run(_read_all(chosen_targets(settings, args.target), settings.database))
+    if args.json:
+        print_json({"fingerprints": [_record(one) for one in found]})
+    else:
+        for one in found:
+            _print(one)
+    return 0
+
+
+async def _read_all(targets: Sequence[Any], database: str) -> list[Fingerprint]:
+    from monitor.daemon.cards import TargetCards, wanted_cards  # noqa: PLC0415 - --help needs none of this
+    from monitor.measure.gpu import GpuWatch  # noqa: PLC0415
+
+    gpu = GpuWatch(wanted_cards([target.watches_gpus for target in targets]))
+    gpu.start()
+    try:
+        await first_look(gpu)
+        return [await _read(target, TargetCards(gpu, target.watches_gpus), database) for target in targets]
+    finally:
+        gpu.stop()
+
+
+async def first_look(gpu: Any) -> None:
+    """Give the watch a moment to open NVML; a machine without a GPU says so at once."""
+    for _ in range(int(GPU_WAIT_S / 0.05)):
+        if gpu.identity() is not None or gpu.state().status in {"absent", "off"}:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
+    from monitor.daemon.watch import the_one_model  # noqa: PLC0415
+    from monitor.measure import api  # noqa: PLC0415
+    from monitor.measure.identity import Sources, read_identity  # noqa: PLC0415
+    from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
+    from monitor.measure.stream import client  # noqa: PLC0415
+
+    http = client(target.url, target.api_key())
+    async with http:
+        model = target.model or the_one_model(target.url, await api.models(http))
+        page = await MetricsPage(http, target.metrics_page).read()
+        gpu, reason = cards.identity()
+        known = _last_system_fingerprint(database, target.name)
+        return await read_identity(Sources(target, http, model, gpu, reason, known), page)
+
+
+def _last_system_fingerprint(database: str, target: str) -> str | None:
+    """It comes with answers only, and this command sends none: the last one that the daemon saw."""
+    from monitor.store import fingerprints, queries  # noqa: PLC0415
+    from monitor.store.database import reading  # noqa: PLC0415
+
+    try:
+        with reading(database) as connection:
+            row = queries.target(connection, target)
+            stored = None if row is None else fingerprints.current(connection, row.id)
+    except Told:  # no history yet
+        return None
+    value = None if stored is None else stored.fields["system_fingerprint"].value
+    return value if isinstance(value, str) else None
+
+
+def _record(one: Fingerprint) -> dict[str, Any]:
+    return {"target": one.target, "digest": digest(one.fields), "fields": [asdict(field) for field in one.fields.values()]}
+
+
+def _print(one: Fingerprint) -> None:
+    import json  # noqa: PLC0415
+
+    from monitor.show.terminal import UNKNOWN, console, table  # noqa: PLC0415
+
+    def told(value: Any) -> str:
+        return UNKNOWN if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    rows = [[f.name, f.role, told(f.value), f.source or (f"unknown: {f.reason}" if f.reason else "")] for f in one.fields.values()]
+    out = console()
+    out.print(f"{one.target}  digest {digest(one.fields)}", style="bold")
+    out.print(table(["field", "role", "value detail", "read from detail"], rows))

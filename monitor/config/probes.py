@@ -1,0 +1,195 @@
+"""Probe files: `probes/NAME.yaml`, one canary prompt each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from monitor.config.problems import ConfigError, Problem
+from monitor.config.settings import Block, Settings
+from monitor.config.values import Duration, DurationOrNone
+from monitor.config.yamlfile import YamlFile
+from monitor.model import Expectation, Probe
+
+
+class Message(Block):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.", examples=["user"])
+    content: str = Field(description="What is said.", examples=["What is the capital of France?"])
+
+
+class Sampling(Block):
+    """How the answer is drawn. Temperature 0 and a seed are always sent, so that answers can be compared."""
+
+    temperature: float = Field(default=0.0, ge=0, description="0 takes the likeliest token each time.", examples=[0])
+    seed: int = Field(default=0, description="The seed sent with each request.", examples=[0])
+    logprobs: int | None = Field(
+        default=None, ge=0, le=20, description="How many alternatives to ask for at each token; the quality gate needs them.", examples=[5]
+    )
+    ignore_eos: bool | None = Field(default=None, description="Go on past the end of the answer, for a fixed length.", examples=[True])
+    min_tokens: int | None = Field(default=None, ge=1, description="The fewest tokens to answer with.", examples=[128])
+    stop: list[str] | None = Field(default=None, description="Texts that end the answer.")
+    response_format: dict[str, Any] | None = Field(default=None, description="The OpenAI field, for JSON answers.")
+    structured_outputs: dict[str, Any] | None = Field(default=None, description="vLLM's field for guided answers.")
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        default=None, description="Passed to the chat template, for example to switch reasoning off."
+    )
+
+
+class Expect(Block):
+    """One condition on the answer. All conditions of a probe must hold."""
+
+    equals: str | None = Field(default=None, description="The whole answer, white space at its ends aside.", examples=["Guten Morgen"])
+    contains: str | None = Field(default=None, description="A text that the answer must contain.", examples=["Paris"])
+
+    @model_validator(mode="after")
+    def _one_condition(self) -> Expect:
+        if (self.equals is None) == (self.contains is None):
+            raise ValueError("give one condition an entry: `- contains: text` or `- equals: text`")
+        return self
+
+
+class ProbeFile(Block):
+    """One canary prompt. The file's name is the probe's name."""
+
+    traffic_class: str = Field(alias="class", description="The traffic class it stands for.", examples=["chat"])
+    every: Duration | None = Field(default=None, description="How often it runs.", examples=["60s"])
+    cron: str | None = Field(default=None, description="Or when, as a cron line of five fields in UTC.", examples=["*/5 * * * *"])
+    endpoint: Literal["chat", "completions"] = Field(default="chat", description="Which API answers it.", examples=["chat"])
+    messages: list[Message] | None = Field(default=None, description="The chat to send (endpoint chat).", min_length=1)
+    prompt: str | None = Field(default=None, description="The text to complete (endpoint completions).", min_length=1)
+    max_tokens: int = Field(gt=0, description="The most tokens it may answer with.", examples=[32])
+    sampling: Sampling = Field(default_factory=Sampling, description="How the answer is drawn.")
+    max_wait: DurationOrNone = Field(
+        default=None,
+        description="The longest wait for the first token; the class's unless given here; `none` waits as long as it takes.",
+        examples=["2s"],
+    )
+    timeout: Duration = Field(default=300.0, description="The longest an answer may take after its first token.", examples=["5m"])
+    expect: list[Expect] = Field(default_factory=list, description="What a right answer looks like; all conditions must hold.")
+    priority: int | None = Field(default=None, description="vLLM's request priority; lower is served earlier.", examples=[0])
+    reason: str | None = Field(default=None, description="Why this probe is there.", examples=["what a chat user feels"])
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ProbeFile:
+        if (self.every is None) == (self.cron is None):
+            raise ValueError("give either every (for example 60s) or cron")
+        if self.endpoint == "chat" and (self.messages is None or self.prompt is not None):
+            raise ValueError("give messages, and no prompt, for the endpoint chat")
+        if self.endpoint == "completions" and (self.prompt is None or self.messages is not None):
+            raise ValueError("give a prompt, and no messages, for the endpoint completions")
+        if self.sampling.min_tokens is not None and self.sampling.min_tokens > self.max_tokens:
+            raise ValueError(f"give min_tokens no more than max_tokens ({self.max_tokens}); it is {self.sampling.min_tokens}")
+        if self.cron is not None and len(self.cron.split()) != 5:
+            raise ValueError("give cron five fields: minute, hour, day, month, weekday; for example */5 * * * *")
+        return self
+
+
+def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
+    """All probes of a folder, by name. Raises ConfigError with every problem of every file."""
+    if not directory.is_dir():
+        raise ConfigError([Problem(str(directory), None, "is not a folder; `vllm-canary init` writes one with probes")])
+    probes: list[Probe] = []
+    problems: list[Problem] = []
+    for path in sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")]):
+        try:
+            probes.append(load_probe(path, settings))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    if not probes:
+        raise ConfigError([Problem(str(directory), None, "holds no probe (*.yaml); `vllm-canary init` writes some")])
+    return tuple(probes)
+
+
+def load_probe(path: Path, settings: Settings) -> Probe:
+    """One probe file. Raises ConfigError with every problem of the file."""
+    file = YamlFile(path, str(path))
+    parsed = file.validated(ProbeFile)
+    known_class = settings.class_settings(parsed.traffic_class)
+    problems = []
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
+        problems.append(Problem(str(path), None, "the file's name is the probe's name: use letters, digits, dot, dash, underscore"))
+    if known_class is None:
+        known = ", ".join(sorted({"chat", "batch", *settings.classes}))
+        text = f"class is {parsed.traffic_class!r}; known classes: {known} (add it under classes in config.yaml)"
+        problems.append(file.problem(("class",), text))
+    if parsed.cron is not None:
+        problems += _cron_problems(file, parsed.cron)
+    if problems or known_class is None:
+        raise ConfigError(problems)
+    overridden = "max_wait" in parsed.model_fields_set  # None is a value of its own: it waits as long as it takes
+    return _probe(path.stem, parsed, parsed.max_wait if overridden else known_class.max_wait)
+
+
+def _cron_problems(file: YamlFile, cron: str) -> list[Problem]:
+    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - only where a probe uses cron
+
+    if any(c.isdigit() for c in cron.split()[4]):  # cron counts weekdays from Sunday, APScheduler from Monday
+        text = f"cron is {cron!r}; name the weekdays, for example mon-fri: their numbers mean different days to different tools"
+        return [file.problem(("cron",), text)]
+    try:
+        CronTrigger.from_crontab(cron, timezone="UTC")
+    except ValueError as error:
+        return [file.problem(("cron",), f"cron is {cron!r}: {error}")]
+    return []
+
+
+def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
+    sampling = parsed.sampling.model_dump(exclude_none=True)
+    messages = None if parsed.messages is None else tuple({"role": m.role, "content": m.content} for m in parsed.messages)
+    return Probe(
+        name=name,
+        traffic_class=parsed.traffic_class,
+        endpoint=parsed.endpoint,
+        messages=messages,
+        prompt=parsed.prompt,
+        max_tokens=parsed.max_tokens,
+        sampling=sampling,
+        every_s=parsed.every,
+        cron=parsed.cron,
+        max_wait_s=max_wait_s,
+        timeout_s=parsed.timeout,
+        expect=tuple(Expectation(equals=e.equals, contains=e.contains) for e in parsed.expect),
+        priority=parsed.priority,
+        reason=parsed.reason,
+        revision=revision_of(parsed, max_wait_s),
+    )
+
+
+def revision_of(parsed: ProbeFile, max_wait_s: float | None) -> str:
+    """Digest of what is sent and how it is judged: a changed text is a new revision; schedule and reason do not count."""
+    what = parsed.model_dump(exclude={"every", "cron", "reason", "max_wait", "timeout"}, exclude_none=True, by_alias=True)
+    text = json.dumps({**what, "max_wait_s": max_wait_s}, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def shipped_probes_dir() -> Path:
+    """The probes that travel with the package: inside it when installed, at the top of the repository in a checkout."""
+    return data_dir("probes")
+
+
+def data_dir(name: str) -> Path:
+    """A top-level folder of the repository, wherever the package is installed (pyproject.toml: force-include)."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "_data" / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def fitting_problems(probe: Probe, prompt_tokens: int, max_model_len: int) -> Sequence[str]:
+    """Why a probe cannot run on this server's context, as sentences; empty when it fits."""
+    need = prompt_tokens + probe.max_tokens
+    if need <= max_model_len:
+        return ()
+    return (
+        f"{probe.name} needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer) but the context holds "
+        f"{max_model_len}; lower max_tokens to {max(1, max_model_len - prompt_tokens)} or shorten the prompt",
+    )

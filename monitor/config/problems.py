@@ -1,0 +1,31 @@
+"""What is wrong with a file, said for the person who has to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from monitor.errors import USAGE, Told
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One sentence about one place: what is wrong and how to mend it."""
+
+    file: str
+    line: int | None
+    text: str
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.text}"
+
+
+class ConfigError(Told):
+    """A file, or several, cannot be used; carries every problem found, not only the first."""
+
+    exit_code = USAGE
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -1,0 +1,117 @@
+"""The kinds of values that stand in our files: durations with a unit, addresses, and secrets that are never shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds from `800ms`, `2s`, `5m`, `1h` or `7d`. Raises ValueError with the mend."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("must be a duration with a unit, for example 800ms or 2s")
+    match = _DURATION.match(str(value))
+    if match is None:
+        if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(value)):
+            raise ValueError(f"is {value}; give it a unit, for example {value}ms or 2s")
+        raise ValueError(f"is {value!r}; a duration is a number with ms, s, m, h or d, for example 800ms or 2s")
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if seconds <= 0:
+        raise ValueError(f"is {value}; it must be longer than nothing")
+    return seconds
+
+
+def _duration_or_none(value: Any) -> float | None:
+    return None if value == "none" else parse_duration(value)
+
+
+def _server_url(value: str) -> str:
+    parts = _checked_url(value)
+    path = parts.path.rstrip("/").removesuffix("/v1")  # people paste the OpenAI base URL; every path of ours adds /v1 itself
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _plain_url(value: str) -> str:
+    _checked_url(value)
+    return value
+
+
+def _checked_url(value: str) -> Any:
+    try:
+        parts = urlsplit(value.strip())
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is not a usable address: {error}") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"is {value!r}; an address starts with http:// or https://, for example http://127.0.0.1:8000")
+    if parts.username or parts.password:
+        raise ValueError("holds a user name or password; take it out and use api_key_env or api_key_file")
+    return parts
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+DurationOrNone = Annotated[float | None, BeforeValidator(_duration_or_none)]
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
+PlainUrl = Annotated[str, AfterValidator(_plain_url)]
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether an address never leaves this machine."""
+    return host is not None and (host in LOOPBACK or host.startswith("127."))
+
+
+def host_port(value: str) -> tuple[str, int]:
+    """`127.0.0.1:9462` or `[::1]:9462` in its parts. Raises ValueError with the mend."""
+    parts = urlsplit(f"//{value}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if not parts.hostname or port is None:
+        raise ValueError(f"is {value!r}; it must be HOST:PORT, for example 127.0.0.1:9462")
+    return parts.hostname, port
+
+
+class Secret:
+    """A key that can be used but not shown: its text form is a mask."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The key itself, for a request header and nothing else."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+
+def read_secret(env: str | None, file: Path | None) -> Secret | None:
+    """The secret named by an environment variable or a file. Raises ValueError with the mend when it is not there."""
+    if env is not None:
+        value = os.environ.get(env)
+        if not value:
+            raise ValueError(f"the environment variable {env} is not set; set it where the command or service starts")
+        return Secret(value.strip())
+    if file is not None:
+        try:
+            value = file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ValueError(f"the key file {file} cannot be read: {error.strerror}") from None
+        if not value:
+            raise ValueError(f"the key file {file} is empty")
+        return Secret(value)
+    return None

@@ -1,0 +1,177 @@
+"""A strict YAML reader that remembers the line of every value, and pydantic's complaints turned into sentences."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from monitor.config.problems import ConfigError, Problem
+
+Location = tuple[str | int, ...]
+M = TypeVar("M", bound=BaseModel)
+
+
+class YamlFile:
+    """One parsed YAML file: its values, and where each of them stands."""
+
+    def __init__(self, path: Path, shown_as: str) -> None:
+        self.path = path
+        self.shown_as = shown_as
+        self.lines: dict[Location, int] = {}
+        self.problems: list[Problem] = []
+        self.data = self._read()
+
+    def problem(self, location: Location, text: str) -> Problem:
+        """A problem at a place; the nearest enclosing place that has a line is taken."""
+        place = location
+        while place and place not in self.lines:
+            place = place[:-1]
+        return Problem(self.shown_as, self.lines.get(place), text)
+
+    def validated(self, model: type[M], context: Mapping[str, Any] | None = None) -> M:
+        """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys included."""
+        try:
+            result = model.model_validate(self.data, context=dict(context or {}))
+        except ValidationError as error:
+            self.problems += [self.problem(_location(e["loc"]), sentence(e, model)) for e in error.errors()]
+            raise ConfigError(_in_order(self.problems)) from None
+        if self.problems:
+            raise ConfigError(_in_order(self.problems))
+        return result
+
+    def _read(self) -> Any:
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ConfigError([Problem(self.shown_as, None, "there is no such file")]) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError([Problem(self.shown_as, None, f"cannot be read: {error}")]) from None
+        try:
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            raise ConfigError([_syntax_problem(self.shown_as, error)]) from None
+        if node is None:
+            return {}
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError([Problem(self.shown_as, 1, "holds no `key: value` lines at its top level")])
+        return self._value(node, ())
+
+    def _value(self, node: yaml.Node, location: Location) -> Any:
+        self.lines.setdefault(location, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, location)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, (*location, index)) for index, item in enumerate(node.value)]
+        return _scalar(node)
+
+    def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            place = (*location, key)
+            line = key_node.start_mark.line + 1
+            if key in result:
+                text = f"{key} stands here a second time (first in line {self.lines[place]}); keep one of them"
+                self.problems.append(Problem(self.shown_as, line, text))
+                continue
+            self.lines[place] = line
+            result[key] = self._value(value_node, place)
+        return result
+
+
+def _scalar(node: yaml.Node) -> Any:
+    """Plain YAML 1.1 values, but dates stay text: nothing in our files is a date."""
+    if node.tag == "tag:yaml.org,2002:timestamp":
+        return node.value
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    except yaml.YAMLError:
+        return node.value
+    finally:
+        loader.dispose()
+
+
+def _syntax_problem(shown_as: str, error: yaml.YAMLError) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    what = getattr(error, "problem", None) or "cannot be read as YAML"
+    return Problem(shown_as, mark.line + 1 if mark else None, f"is not valid YAML: {what}")
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _location(loc: tuple[str | int, ...]) -> Location:
+    return tuple(loc)
+
+
+def sentence(error: Any, model: type[BaseModel]) -> str:
+    """One pydantic error as a sentence that names the key, what it holds and what it should hold."""
+    loc: Location = tuple(error["loc"])
+    key = str(loc[-1]) if loc else ""
+    if isinstance(loc[-1] if loc else None, int):
+        key = f"{loc[-2]} entry {int(loc[-1]) + 1}" if len(loc) > 1 else f"entry {int(loc[-1]) + 1}"
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(key, known_keys(model, loc[:-1]))
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind == "value_error":
+        text = str(error["ctx"]["error"])
+        return f"{key} {text}" if loc and not text.startswith(("give ", "one of ")) else text
+    expected = _EXPECTED.get(kind)
+    given = error.get("input")
+    if expected:
+        return f"{key} is {given!r}; it must be {expected}"
+    return f"{key} is {given!r}; {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a block of `key: value` lines",
+    "model_type": "a block of `key: value` lines",
+    "model_attributes_type": "a block of `key: value` lines",
+}
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+    return f"{key} is not a known key; {hint}"
+
+
+def known_keys(model: type[BaseModel], location: Location) -> list[str]:
+    """The keys that may stand at a place, following nested models through lists and mappings."""
+    current: Any = model
+    for part in location:  # an index, or a key of the user's own such as a class name, leads no deeper
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            found = next((f for n, f in current.model_fields.items() if part in {n, f.alias}), None)
+            current = _inner_model(found.annotation) if found else current
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return [f.alias or n for n, f in current.model_fields.items()]
+    return []
+
+
+def _inner_model(annotation: Any) -> Any:
+    """The pydantic model inside `list[Model]`, `dict[str, Model]` or `Model | None`, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _inner_model(argument)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,112 @@
+"""Keeps a target's identity in the history: reads it, compares it, and turns a change into a trigger in the same transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from monitor.alert import incidents
+from monitor.judge import changes
+from monitor.measure.identity import Sources, read_identity
+from monitor.model import Change, Fingerprint, FingerprintField, Kind, ServerPage
+from monitor.store import fingerprints
+from monitor.store.fingerprints import StoredFingerprint
+from monitor.store.writer import Writer
+
+log = logging.getLogger(__name__)
+Fields = Mapping[str, FingerprintField]
+SECOND_LOOK_S = 2.0  # a change must be seen twice: during a restart, parts of the old and the new server mix
+
+
+class IdentityWatch:
+    """One target's identity. `sources` gives the sources as they are now."""
+
+    def __init__(
+        self, target_id: int, writer: Writer, channels: Sequence[str], sources: Callable[[], Sources], read_only: bool = False
+    ) -> None:
+        self._target_id = target_id
+        self._writer = writer
+        self._channels = channels
+        self._sources = sources
+        self._read_only = read_only  # only the daemon writes identities: `probe` must not open incidents
+        self._lock = asyncio.Lock()
+        self.current: StoredFingerprint | None = None
+
+    async def load(self) -> None:
+        """Take up what the history knows."""
+        self.current = await asyncio.wrap_future(self._writer.submit(lambda c: fingerprints.current(c, self._target_id)))
+
+    async def refresh(self, page: ServerPage) -> None:
+        """Read the identity now and keep it. A change is believed when a second look shows the same."""
+        if self._read_only:
+            return
+        async with self._lock:
+            seen = await read_identity(self._sources(), page)
+            if self.current is not None and (first := changes.compare(self.current.fields, seen.fields).trigger):
+                await asyncio.sleep(SECOND_LOOK_S)
+                again = await read_identity(self._sources(), page)
+                if changes.compare(self.current.fields, again.fields).trigger != first:
+                    log.info("target=%s the configuration is still moving; looking again later", seen.target)
+                    return
+                seen = again
+            await self._keep(seen)
+
+    async def note_system_fingerprint(self, target: str, value: str) -> None:
+        """What an answer says of its server; new to us or changed, it is kept like any other field."""
+        async with self._lock:
+            known = self.current
+            if self._read_only or known is None or known.fields["system_fingerprint"].value == value:
+                return
+            field = FingerprintField("system_fingerprint", "derived", value, "answer of a canary")
+            seen = {name: replace(f, value=None) for name, f in known.fields.items()} | {"system_fingerprint": field}
+            await self._keep(Fingerprint(target, datetime.now(UTC), seen))
+
+    async def _keep(self, seen: Fingerprint) -> None:
+        def work(connection: Connection) -> StoredFingerprint | None:
+            keep(connection, self._target_id, seen, self._channels)
+            return fingerprints.current(connection, self._target_id)
+
+        self.current = await asyncio.wrap_future(self._writer.submit(work))
+
+
+def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Sequence[str]) -> None:
+    """Store a reading. Learnt fields go into the same identity; a changed one leads to another with its incident, or back to an earlier."""
+    known = fingerprints.current(connection, target_id)
+    if known is None:
+        fingerprints.save(connection, target_id, changes.digest(seen.fields), seen.fields, seen.at)
+        return
+    trigger = changes.compare(known.fields, seen.fields).trigger
+    fields: Fields = changes.merged(known.fields, seen.fields)
+    row_id: int | None = known.id
+    if trigger and changes.digest(fields) != known.digest:  # otherwise only a soft field moved: reported, but no other identity
+        row_id, fields = _earlier(connection, target_id, known.id, fields)
+    row_id = fingerprints.save(connection, target_id, changes.digest(fields), fields, seen.at, row_id=row_id)
+    if trigger and not _rolled_back(connection, seen, row_id, trigger, channels):
+        evidence = {"digest_before": known.digest, "digest_after": changes.digest(fields), "fingerprint_before": known.id}
+        incidents.report(connection, changes.config_change(seen.target, trigger, seen.at, evidence), seen.at, channels)
+
+
+def _earlier(connection: Connection, target_id: int, known_id: int, fields: Fields) -> tuple[int | None, Fields]:
+    """The identity that these fields were once before, with what it knew then; or a new one."""
+    for stored in fingerprints.all_of(connection, target_id):
+        if stored.id != known_id and changes.is_same(stored.fields, fields):
+            return stored.id, changes.merged(stored.fields, fields)
+    return None, fields
+
+
+def _rolled_back(connection: Connection, seen: Fingerprint, row_id: int, trigger: Sequence[Change], channels: Sequence[str]) -> bool:
+    """Close the incidents whose change is undone by this one; whether there was such."""
+    names = {change.field for change in trigger}
+    undone = [
+        incident
+        for incident in incidents.open_incidents(connection, seen.target, [Kind.CONFIG_CHANGE])
+        if incident.evidence.get("fingerprint_before") == row_id and {c.field for c in incident.changes} == names
+    ]
+    for incident in undone:
+        incidents.close(connection, incident, seen.at, changes.ROLLED_BACK, channels)
+    return bool(undone)

@@ -1,0 +1,68 @@
+"""Asks the judges every few seconds and hands what they find to the incidents, one transaction a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from monitor.alert import incidents
+from monitor.daemon.watch import TargetWatch
+from monitor.judge.changes import config_change_over
+from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down
+from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
+from monitor.store import fingerprints, queries
+from monitor.store.queries import SampleFilter
+from monitor.store.times import from_us
+
+LOOK_BACK = timedelta(hours=1)
+JUDGED = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES)
+NOBODY_ANSWERED = frozenset({Outcome.REFUSED, Outcome.TIMEOUT})
+CRON_INTERVAL = timedelta(days=1)  # a cron line may be rarer than this only knowingly; silence is said after three of these
+
+
+def intervals_of(probes: Sequence[Probe]) -> dict[str, timedelta]:
+    """How often each probe should measure."""
+    return {p.name: timedelta(seconds=p.every_s) if p.every_s is not None else CRON_INTERVAL for p in probes}
+
+
+def contacts_of(samples: Sequence[Sample], readings: Sequence[tuple[datetime, str]]) -> list[Contact]:
+    """Every attempt to reach the server, oldest first: by canary and by metrics page."""
+    by_canary = [Contact(_ended(s), s.outcome not in NOBODY_ANSWERED, f"a canary was {s.outcome.value}") for s in samples]
+    by_page = [Contact(at, state not in {"refused", "timeout"}, f"the metrics page was {state}") for at, state in readings]
+    return sorted([*by_canary, *by_page], key=lambda contact: contact.at)
+
+
+def _ended(sample: Sample) -> datetime:
+    return sample.started_at + timedelta(milliseconds=sample.e2e_ms or 0.0)
+
+
+def judge_target(
+    connection: Connection, watch: TargetWatch, watching_since: datetime, now: datetime, channels: Sequence[str]
+) -> list[Incident]:
+    """Judge one target now; returns what is open afterwards."""
+    name = watch.settings.name
+    wanted = SampleFilter(since=now - LOOK_BACK, target=name)
+    samples = [s for s in queries.samples(connection, wanted, limit=200) if s.outcome is not Outcome.CANCELLED]
+    readings = [(from_us(row.at_us), row.state) for row in queries.readings(connection, watch.target_id, now - LOOK_BACK / 10)]
+    down = judge_server_down(name, [c for c in contacts_of(samples, readings) if c.at >= watching_since])
+    hung = None if down is not None else judge_hung(name, samples)
+    last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
+    silent = judge_no_samples(name, intervals_of(watch.probes), last, watching_since, now)
+    findings: list[Finding] = [f for f in (down, hung, *silent) if f is not None]
+    incidents.reconcile(connection, name, JUDGED, findings, now, channels)
+    _close_config_changes(connection, watch, now, channels)
+    return incidents.open_incidents(connection, name)
+
+
+def _close_config_changes(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
+    name = watch.settings.name
+    current = fingerprints.current(connection, watch.target_id)
+    for incident in incidents.open_incidents(connection, name, [Kind.CONFIG_CHANGE]):
+        if current is None:
+            continue
+        since = queries.samples(connection, SampleFilter(since=incident.opened_at, target=name))
+        reason = config_change_over(incident, current.digest, [probe.name for probe in watch.probes], since)
+        if reason is not None:
+            incidents.close(connection, incident, now, reason, channels)

@@ -1,0 +1,110 @@
+"""A lane runs the due canaries of one target back to back, one at a time, in rotated order.
+
+Back to back, so that only the first of a round meets an idle server; rotated, so that it is not always the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from monitor.errors import Told
+from monitor.model import Probe
+from monitor.store import record
+from monitor.store.writer import Writer
+
+GATHER_S = 0.2  # probes that fall due within this time are one round
+LEASE = timedelta(seconds=30)
+
+
+class LeaseTakenError(Told):
+    """Another process measures this target."""
+
+
+def lease_name(target: str, capped: bool) -> str:
+    """Uncapped probes have a lane and a lease of their own: a wait of minutes must blind nobody."""
+    return target if capped else f"{target}/uncapped"
+
+
+def holder_name() -> str:
+    """Who holds a lease: this process on this machine."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+@asynccontextmanager
+async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None]:
+    """Hold a lease, renewed while held. Raises LeaseTakenError when it cannot be had within `wait_s`."""
+    holder = holder_name()
+
+    def take(connection: object) -> bool:
+        now = datetime.now(UTC)
+        return record.take_lease(connection, name, holder, now, now + LEASE)  # type: ignore[arg-type]
+
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + wait_s
+    while not await asyncio.wrap_future(writer.submit(take)):
+        if loop.time() >= end_s:
+            raise LeaseTakenError(f"another process has been measuring {name} for {wait_s:g} s")
+        await asyncio.sleep(min(0.5, max(0.05, wait_s)))
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(LEASE.total_seconds() / 3)
+            await asyncio.wrap_future(writer.submit(take))
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.shield(asyncio.wrap_future(writer.submit(lambda c: record.release_lease(c, name, holder))))
+
+
+def rotated(due: Sequence[Probe], order: Sequence[str], turn: int) -> list[Probe]:
+    """The due probes in the configured order, begun one further on at each turn."""
+    start = turn % len(order) if order else 0
+    place = {name: (index - start) % len(order) for index, name in enumerate(order)}
+    return sorted(due, key=lambda probe: place[probe.name])
+
+
+class Lane:
+    """Collects what is due and runs it. `run_round` gets the probes of one round in their order."""
+
+    def __init__(self, order: Sequence[str], run_round: Callable[[Sequence[Probe]], Awaitable[None]]) -> None:
+        self._order = list(order)
+        self._run_round = run_round
+        self._due: dict[str, tuple[Probe, asyncio.Future[None]]] = {}
+        self._something = asyncio.Event()
+        self._turn = 0
+
+    async def submit(self, probe: Probe) -> None:
+        """Ask for one run of a probe; returns when its round is over."""
+        if probe.name in self._due:
+            await asyncio.shield(self._due[probe.name][1])
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._due[probe.name] = (probe, future)
+        self._something.set()
+        await asyncio.shield(future)
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._something.wait()
+            await asyncio.sleep(GATHER_S)
+            await self._one_round()
+
+    async def _one_round(self) -> None:
+        due, self._due = self._due, {}
+        self._something.clear()
+        try:
+            await self._run_round(rotated([probe for probe, _ in due.values()], self._order, self._turn))
+        finally:
+            self._turn += 1
+            for _, future in due.values():
+                if not future.done():
+                    future.set_result(None)

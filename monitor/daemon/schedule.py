@@ -1,0 +1,102 @@
+"""When which canary is due: APScheduler fires, lanes run, and every run that did not happen is counted with its reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, EVENT_JOB_SUBMITTED
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from monitor.daemon.lanes import Lane
+from monitor.daemon.watch import TargetWatch
+from monitor.model import Probe
+
+log = logging.getLogger(__name__)
+READING_EVERY_S = 15.0
+MAX_MISSED_COUNTED = 1_000_000  # a stop to the walk through a schedule after the clock was set wildly forward
+
+
+def trigger_of(probe: Probe, first: datetime) -> Any:
+    """The trigger of a probe. All probes of a target share `first`, so that they fall due together and run back to back."""
+    if probe.cron is not None:
+        return CronTrigger.from_crontab(probe.cron, timezone=UTC)
+    return IntervalTrigger(seconds=probe.every_s, start_date=first, timezone=UTC)
+
+
+def runs_missed(trigger: Any, last: datetime, now_due: datetime) -> int:
+    """How many runs a schedule had strictly between two runs that were carried out."""
+    missed = 0
+    fire = trigger.get_next_fire_time(last, last + timedelta(microseconds=1))
+    while fire is not None and fire < now_due and missed < MAX_MISSED_COUNTED:
+        missed += 1
+        fire = trigger.get_next_fire_time(fire, fire + timedelta(microseconds=1))
+    return missed
+
+
+class Schedule:
+    """The jobs of all targets. `lanes` maps a target's name to its capped and its uncapped lane."""
+
+    def __init__(self, watches: Sequence[TargetWatch], lanes: Mapping[str, tuple[Lane, Lane]]) -> None:
+        # coalesce: after a pause one run, not a burst; max_instances: a canary never overtakes itself; the default grace of one
+        # second would drop runs after every pause (APScheduler 3.x user guide, "Missed job executions and coalescing").
+        defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+        self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
+        self._jobs: dict[str, tuple[TargetWatch, Probe]] = {}
+        self._last: dict[str, datetime] = {}
+        self._scheduler.add_listener(self._submitted, EVENT_JOB_SUBMITTED)
+        self._scheduler.add_listener(self._not_run, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
+        for index, watch in enumerate(watches):
+            self._add_target(watch, lanes[watch.settings.name], index, len(watches))
+
+    def _add_target(self, watch: TargetWatch, lanes: tuple[Lane, Lane], index: int, count: int) -> None:
+        """Targets start spread over the shortest interval, probes of one target together; the uncapped lane half an interval later,
+        so that the two lanes of a target seldom meet."""
+        shortest_s = min((p.every_s for p in watch.probes if p.every_s is not None), default=60.0)
+        first = datetime.now(UTC) + timedelta(seconds=0.5 + shortest_s * index / count)
+        for probe in watch.probes:
+            job_id = f"{watch.settings.name}/{probe.name}"
+            lane = lanes[0] if probe.capped else lanes[1]
+            self._jobs[job_id] = (watch, probe)
+            start = first if probe.capped else first + timedelta(seconds=shortest_s / 2)
+            self._scheduler.add_job(lane.submit, trigger_of(probe, start), args=[probe], id=job_id)
+        reading = IntervalTrigger(seconds=READING_EVERY_S, start_date=first, timezone=UTC)
+        self._scheduler.add_job(watch.store_reading, reading, id=f"{watch.settings.name}//reading")
+
+    def start(self) -> None:
+        """Begin."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """No new runs from now on."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    def _submitted(self, event: Any) -> None:
+        """A run begins; runs that its schedule had since the last one were swallowed by a pause."""
+        job = self._jobs.get(event.job_id)
+        if job is None:
+            return
+        due = event.scheduled_run_times[-1]
+        last = self._last.get(event.job_id)
+        self._last[event.job_id] = due
+        missed = 0 if last is None else runs_missed(self._scheduler.get_job(event.job_id).trigger, last, due)
+        if missed:
+            self._skip(job, "pause", missed)
+
+    def _not_run(self, event: Any) -> None:
+        job = self._jobs.get(event.job_id)
+        if job is None:
+            return
+        times = getattr(event, "scheduled_run_times", None) or [event.scheduled_run_time]
+        self._last[event.job_id] = times[-1]
+        self._skip(job, "still_running" if event.code == EVENT_JOB_MAX_INSTANCES else "pause", len(times))
+
+    def _skip(self, job: tuple[TargetWatch, Probe], reason: str, count: int) -> None:
+        watch, probe = job
+        log.info("target=%s probe=%s skipped=%d reason=%s", watch.settings.name, probe.name, count, reason)
+        watch.skip(probe.name, reason, count)

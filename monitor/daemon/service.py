@@ -1,0 +1,221 @@
+"""The daemon itself: opens what it needs, starts the loops, says how it is, and stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from monitor.alert.dispatch import Dispatcher, channels_of
+from monitor.config.settings import Settings
+from monitor.config.values import host_port
+from monitor.daemon import systemd
+from monitor.daemon.cards import TargetCards, wanted_cards
+from monitor.daemon.judging import judge_target
+from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased
+from monitor.daemon.schedule import Schedule
+from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.measure.gpu import GpuWatch, GpuWindow
+from monitor.model import Outcome, Probe
+from monitor.show.prometheus import Exporter
+from monitor.show.web import WebServer, application
+from monitor.store import record
+from monitor.store.database import DatabaseError, open_writer, shown
+from monitor.store.writer import Writer
+
+log = logging.getLogger(__name__)
+SWITCH_INTERVAL_S = 0.0005  # threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a turn
+JUDGE_EVERY_S = 2.0
+IDENTITY_EVERY_S = 180.0
+DATABASE_RETRY_S = 10.0
+SLEPT = timedelta(seconds=30)  # a judge that comes this late was stopped or suspended: silence before it was ours
+CENSORED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
+
+
+class Daemon:
+    """One process that watches all targets of a configuration."""
+
+    def __init__(self, settings: Settings, probes: Sequence[Probe]) -> None:
+        self._settings = settings
+        self._probes = list(probes)
+        self._exporter = Exporter()
+        self._channels = channels_of(settings.channels)
+        self._watches: list[TargetWatch] = []
+        self._writer: Writer | None = None
+        self._beat_s = time.monotonic()
+        self._stopping = asyncio.Event()
+        app = application(self._exporter.text, self._not_alive, self._not_ready)
+        self.web = WebServer(app, *host_port(settings.listen))
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT. Raises DatabaseError only where the mend is the user's (a newer database)."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        self.web.start()
+        beating = asyncio.create_task(self._beat())
+        systemd.notify("READY=1", "STATUS=starting")
+        try:
+            self._writer = await self._open_database()
+            if self._writer is not None:
+                await self._watch(self._writer)
+        finally:
+            systemd.notify("STOPPING=1")
+            beating.cancel()
+            if self._writer is not None:
+                await asyncio.to_thread(self._writer.close)
+            self.web.stop()
+
+    async def _open_database(self) -> Writer | None:
+        """The history, waited for as long as it takes; None when we are stopped first."""
+        while not self._stopping.is_set():
+            try:
+                return Writer(await asyncio.to_thread(open_writer, self._settings.database))
+            except DatabaseError as error:
+                if error.usage:
+                    raise
+                log.error("%s; trying again every %g s, nothing is measured until then", error, DATABASE_RETRY_S)
+                systemd.notify(f"STATUS=waiting for the database {shown(self._settings.database)}")
+                await self._pause(DATABASE_RETRY_S)
+        return None
+
+    async def _watch(self, writer: Writer) -> None:
+        """Start everything, wait for the end, stop everything."""
+        gpu = self._gpu_watch(writer)
+        gpu.start()
+        for target in self._settings.targets:
+            cards = TargetCards(gpu, target.watches_gpus)
+            watch = TargetWatch(target, self._probes, writer, cards, list(self._channels))
+            await watch.load()
+            schedule = {probe.name: probe.every_s for probe in self._probes}
+            writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule))
+            watch.on_skip = self._exporter.skipped
+            self._watches.append(watch)
+        lanes = {watch.settings.name: self._lanes(watch, writer) for watch in self._watches}
+        schedule_of_all = Schedule(self._watches, lanes)
+        dispatcher = Dispatcher(writer, self._channels)
+        loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
+        loops += [asyncio.create_task(self._judge(writer)), asyncio.create_task(self._identities())]
+        loops.append(asyncio.create_task(dispatcher.run()))
+        schedule_of_all.start()
+        log.info("watching %s", ", ".join(f"{w.settings.name} ({w.settings.url})" for w in self._watches))
+        try:
+            await self._until_stopped(loops)
+        finally:
+            schedule_of_all.stop()
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            gpu.stop()
+            for watch in self._watches:
+                await watch.close()
+
+    async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for a signal; a loop that ends by itself is a fault of ours, and ends the daemon so that it is restarted."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in done - {stopping}:
+            task.result()
+            raise RuntimeError("a loop of the daemon ended by itself")
+
+    def _gpu_watch(self, writer: Writer) -> GpuWatch:
+        def store(window: GpuWindow) -> None:
+            values = asdict(window)
+            writer.submit(lambda c: record.insert_gpu_reading(c, window.uuid, window.at, values))
+
+        return GpuWatch(wanted_cards([target.watches_gpus for target in self._settings.targets]), on_window=store)
+
+    def _lanes(self, watch: TargetWatch, writer: Writer) -> tuple[Lane, Lane]:
+        order = [probe.name for probe in watch.probes]
+
+        def lane(capped: bool) -> Lane:
+            async def one_round(due: Sequence[Probe]) -> None:
+                try:
+                    async with leased(writer, lease_name(watch.settings.name, capped), wait_s=60.0):
+                        for probe in due:
+                            await self._one(watch, probe)
+                except LeaseTakenError as error:
+                    log.warning("target=%s %s", watch.settings.name, error)
+                    for probe in due:
+                        watch.skip(probe.name, "lease")
+                except DatabaseError as error:
+                    log.warning("target=%s a round was given up: %s", watch.settings.name, error)
+
+            return Lane(order, one_round)
+
+        return lane(True), lane(False)
+
+    async def _one(self, watch: TargetWatch, probe: Probe) -> None:
+        result = await watch.run(probe)
+        if isinstance(result, Skipped):
+            log.info("target=%s probe=%s skipped: %s", watch.settings.name, probe.name, result.reason)
+            return
+        measured, _stored = result
+        sample = measured.sample
+        self._exporter.sample(sample)
+        level = logging.DEBUG if sample.outcome is Outcome.OK and sample.verdict.value != "fail" else logging.WARNING
+        log.log(level, "target=%s probe=%s outcome=%s %s", sample.target, sample.probe, sample.outcome.value, measured.detail or "")
+        if sample.outcome in CENSORED and probe.capped:
+            await watch.canary.hold_off(sample.waiting)
+
+    async def _judge(self, writer: Writer) -> None:
+        """Every two seconds; a pause of the whole process is noticed here and not taken for silence of the server."""
+        channels = list(self._channels)
+        since = last = datetime.now(UTC)
+        while True:
+            now = datetime.now(UTC)
+            since = now if now - last > SLEPT else since
+            last = now
+            for watch in self._watches:
+                work = partial(judge_target, watch=watch, watching_since=since, now=now, channels=channels)
+                try:
+                    open_now = await asyncio.wrap_future(writer.submit(work))
+                except DatabaseError as error:
+                    log.warning("target=%s cannot be judged: %s", watch.settings.name, error)
+                    continue
+                self._exporter.incidents(watch.settings.name, open_now)
+            await asyncio.sleep(JUDGE_EVERY_S)
+
+    async def _identities(self) -> None:
+        """Read every target's identity now and every few minutes; after a restart of the server the watch does it by itself."""
+        while True:
+            for watch in self._watches:
+                try:
+                    await watch.refresh_identity()
+                except DatabaseError as error:
+                    log.warning("target=%s the identity cannot be kept: %s", watch.settings.name, error)
+            await asyncio.sleep(IDENTITY_EVERY_S)
+
+    async def _beat(self) -> None:
+        """Proves that the loop turns: to systemd's watchdog and to /healthz."""
+        every_s = min(systemd.watchdog_interval_s() or 5.0, 5.0)
+        while True:
+            self._beat_s = time.monotonic()
+            systemd.notify("WATCHDOG=1", f"STATUS={'; '.join(self._not_ready()) or 'watching'}")
+            await asyncio.sleep(every_s)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _not_alive(self) -> list[str]:
+        late_s = time.monotonic() - self._beat_s
+        return [f"the measuring loop has not turned for {late_s:.0f} s"] if late_s > 30 else []
+
+    def _not_ready(self) -> list[str]:
+        if self._writer is None:
+            return [f"the database {shown(self._settings.database)} is not open"]
+        failing_since = self._writer.failing_since
+        if failing_since is not None:
+            return [f"the database has refused writes for {time.monotonic() - failing_since:.0f} s"]
+        return [] if self._watches else ["no target is watched yet"]

@@ -1,0 +1,289 @@
+"""One watched server: looks at its metrics page, knows its process start and how warm it is, and turns a probe into a stored sample."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from monitor.config.settings import TargetSettings
+from monitor.config.values import Secret
+from monitor.daemon.budget import HOUR, TokenLedger
+from monitor.daemon.cards import TargetCards
+from monitor.daemon.identity import IdentityWatch
+from monitor.errors import USAGE, Told
+from monitor.judge.expect import judge_answer
+from monitor.judge.starts import Start, judge_start
+from monitor.measure.api import ModelCard, ServerRefusedError, ServerUnreachableError, models
+from monitor.measure.canary import Canary, Measurement
+from monitor.measure.identity import Sources
+from monitor.measure.scrape import MetricsPage
+from monitor.measure.stream import client
+from monitor.model import Outcome, Phase, Probe, Sample, ServerPage
+from monitor.store import queries, record
+from monitor.store.times import from_us, maybe_from_us
+from monitor.store.writer import Writer
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+IDLE_AFTER_S = 10.0  # clocks ramp down after some seconds without an engine step (DESIGN.md, phase)
+
+
+class SeveralModelsError(Told):
+    """The server serves several base models and nobody said which one is meant."""
+
+    exit_code = USAGE
+
+    def __init__(self, url: str, names: Sequence[str]) -> None:
+        super().__init__(f"{url} serves several models: {', '.join(names)}; say which one with `model:` under the target")
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A run that was not done, and why."""
+
+    probe: Probe
+    reason: str
+
+
+@dataclass(slots=True)
+class Stillness:
+    """Since when the engine's step counter is known to stand: a lower bound, from the first reading that showed its present value."""
+
+    steps: float | None = None
+    since_s: float | None = None  # monotonic
+    moved: bool = False  # whether a movement was ever seen; before that the bound says little
+
+    def note(self, steps: float | None, now_s: float) -> None:
+        """Take up one reading of the counter."""
+        if steps is not None and steps == self.steps:
+            return
+        self.moved = self.moved or (steps is not None and self.steps is not None)
+        self.steps, self.since_s = steps, None if steps is None else now_s
+
+    def for_s(self, now_s: float) -> float | None:
+        """Seconds without a step, at least; None without a counter."""
+        return None if self.since_s is None else now_s - self.since_s
+
+
+class TargetWatch:
+    """Everything about one target that lives between two canaries. One canary at a time in each lane; both lanes share this."""
+
+    def __init__(
+        self,
+        settings: TargetSettings,
+        probes: Sequence[Probe],
+        writer: Writer,
+        cards: TargetCards,
+        channels: Sequence[str] = (),
+        keeps_identity: bool = True,
+    ) -> None:
+        self.settings = settings
+        self._keeps_identity = keeps_identity
+        self.probes = list(probes)
+        self.writer = writer
+        self._cards = cards
+        self._channels = channels
+        self._http = client(settings.url, _key_or_none(settings))
+        self._page = MetricsPage(self._http, settings.metrics_page)
+        self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
+        self._noting = asyncio.Lock()
+        self._start: Start | None = None
+        self._start_id: int | None = None
+        self._last_good: ServerPage | None = None
+        self._away = False
+        self._warmed: set[str] = set()
+        self._stillness = Stillness()
+        self._last_canary_s: float | None = None
+        self._system_fingerprint: str | None = None
+        self._identity_due = True
+        self._revisions: dict[str, int] = {}
+        self.ledger = TokenLedger(settings.token_budget_per_hour)
+        self.on_skip: Callable[[str, str, int], None] | None = None
+
+    async def load(self) -> None:
+        """Take up what the history knows of this target."""
+        now = datetime.now(UTC)
+
+        def work(connection: Connection) -> int:
+            target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
+            self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in self.probes}
+            self.ledger = TokenLedger(self.settings.token_budget_per_hour, queries.tokens_since(connection, target_id, now - HOUR))
+            row = queries.target(connection, self.settings.name)
+            if row is not None and row.process_start_id is not None:
+                self._take_up_start(connection, target_id, row.process_start_id)
+            return target_id
+
+        self.target_id = await self._db(work)
+        self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, not self._keeps_identity)
+        await self.identity.load()
+
+    def _take_up_start(self, connection: Connection, target_id: int, start_id: int) -> None:
+        start = queries.process_start(connection, start_id)
+        last = queries.last_counters(connection, target_id)
+        if start is None:
+            return
+        seen_at = maybe_from_us(start.seen_at_us) or datetime.now(UTC)
+        self._start, self._start_id = Start(maybe_from_us(start.started_at_us), seen_at), start_id
+        self._warmed = queries.warmed_parameter_sets(connection, target_id, start_id)
+        if last is not None:
+            age_s = (datetime.now(UTC) - from_us(last.at_us)).total_seconds()
+            self._stillness.note(last.engine_steps, time.monotonic() - age_s)
+            self._last_good = ServerPage(at=seen_at, state="ok", engine_steps=last.engine_steps, generation_tokens=last.generation_tokens)
+
+    async def find_model(self) -> None:
+        """Learn the served model's name where the configuration does not give it. Raises what monitor.measure.api raises,
+        and SeveralModelsError."""
+        if self.settings.model is not None:
+            return
+        self.canary.model = the_one_model(self.settings.url, await models(self._http))
+
+    async def look(self) -> ServerPage:
+        """Read the metrics page and note what it tells: a new start of the process, and whether the engine moved."""
+        page = await self._page.read()
+        async with self._noting:
+            await self._note(page)
+        return page
+
+    async def _note(self, page: ServerPage) -> None:
+        new = judge_start(self._start, self._last_good, page, self._away)
+        if new is not None:
+            now = datetime.now(UTC)
+            self._start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
+            self._start = Start(new.started_at, now)
+            self._warmed, self._system_fingerprint, self._identity_due = set(), None, True
+            log.info("target=%s process_start=%s noticed_by=%s", self.settings.name, new.started_at or "unknown", new.source)
+        self._away = page.state == "refused" or (self._away and page.state == "timeout")
+        if page.state == "ok":
+            self._stillness.note(page.engine_steps, time.monotonic())
+            self._last_good = page
+
+    def phase_of(self, probe: Probe, before: ServerPage) -> Phase:
+        """cold before the first good answer of this start and parameter set; idle after 10 s without an engine step; else warm."""
+        if probe.parameter_set not in self._warmed:
+            return Phase.COLD
+        idle_s = self._stillness.for_s(time.monotonic())
+        if idle_s is None:  # no counter: all that is known is when we ourselves last asked
+            idle_s = None if self._last_canary_s is None else time.monotonic() - self._last_canary_s
+        if idle_s is None or (not self._stillness.moved and not before.running):
+            return Phase.IDLE
+        return Phase.IDLE if idle_s > IDLE_AFTER_S else Phase.WARM
+
+    async def refresh_identity(self, page: ServerPage | None = None) -> None:
+        """Read the identity now; a server that does not answer leaves it due."""
+        page = page or await self.look()
+        if page.state in {"refused", "timeout"}:
+            return
+        if self.canary.model is None:
+            try:
+                await self.find_model()
+            except (ServerUnreachableError, ServerRefusedError, SeveralModelsError) as error:
+                log.warning("target=%s the model's name is not known: %s", self.settings.name, error)
+        self._identity_due = False
+        await self.identity.refresh(page)
+
+    async def run(self, probe: Probe) -> tuple[Measurement, Future[int]] | Skipped:
+        """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample."""
+        if not self.ledger.allows(probe, datetime.now(UTC)):
+            self.skip(probe.name, "token_budget")
+            return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
+        before = await self.look()
+        if self._identity_due:
+            await self.refresh_identity(before)
+        phase, idle_before_s = self.phase_of(probe, before), self._stillness.for_s(time.monotonic())
+        started_at = datetime.now(UTC)
+        try:
+            measured = await self.canary.measure(probe, phase, before, idle_before_s)
+        except asyncio.CancelledError:
+            cut = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.CANCELLED, priority=probe.priority)
+            self._store(cut, "cancelled because vllm-canary was stopped")
+            raise
+        return await self._finish(probe, measured)
+
+    async def _finish(self, probe: Probe, measured: Measurement) -> tuple[Measurement, Future[int]]:
+        self._last_canary_s = time.monotonic()
+        if measured.after is not None:
+            async with self._noting:
+                await self._note(measured.after)
+        sample, answer = measured.sample, measured.answer
+        if answer.system_fingerprint is not None:
+            self._system_fingerprint = answer.system_fingerprint
+            await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
+        judgement = judge_answer(probe, sample.outcome, sample.output)
+        current = self.identity.current
+        sample = replace(
+            sample,
+            verdict=judgement.verdict,
+            fingerprint=None if current is None else current.digest,
+            process_start=None if self._start is None else self._start.started_at or self._start.seen_at,
+        )
+        self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens)
+        if sample.outcome is Outcome.OK:
+            self._warmed.add(probe.parameter_set)
+        told = measured.detail or (judgement.reason if judgement.verdict.value == "fail" else None)
+        return replace(measured, sample=sample, detail=told), self._store(sample, told)
+
+    def _store(self, sample: Sample, detail: str | None) -> Future[int]:
+        start_id, current = self._start_id, self.identity.current
+        return self.writer.submit(
+            lambda connection: record.insert_sample(
+                connection,
+                sample,
+                target_id=self.target_id,
+                revision_id=self._revisions[sample.probe],
+                process_start_id=start_id,
+                fingerprint_id=None if current is None else current.id,
+                detail=detail,
+            )
+        )
+
+    def skip(self, probe: str, reason: str, count: int = 1) -> None:
+        """Count runs that were not done."""
+        now = datetime.now(UTC)
+        if self.on_skip is not None:
+            self.on_skip(self.settings.name, reason, count)
+        self.writer.submit(lambda c: record.insert_skipped(c, self.target_id, probe, now, reason=reason, count=count))
+
+    async def store_reading(self) -> ServerPage:
+        """One reading of the metrics page between canaries, stored: a batch job between two canaries must not be invisible."""
+        page = await self.look()
+        start_id = self._start_id
+        self.writer.submit(lambda c: record.insert_server_reading(c, self.target_id, page, start_id))
+        if self._identity_due:
+            await self.refresh_identity(page)
+        return page
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._http.aclose()
+
+    def _sources(self) -> Sources:
+        gpu, reason = self._cards.identity()
+        return Sources(self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint)
+
+    async def _db(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.wrap_future(self.writer.submit(work))
+
+
+def the_one_model(url: str, cards: Sequence[ModelCard]) -> str | None:
+    """The served name to ask for. Several names of one model are one; several base models are a question for the user."""
+    bases = [card for card in cards if card.is_base]
+    if len({card.root for card in bases}) > 1:
+        raise SeveralModelsError(url, [card.id for card in bases])
+    return bases[0].id if bases else None
+
+
+def _key_or_none(settings: TargetSettings) -> Secret | None:
+    """The key; one that is configured but missing was reported by the caller's check and shows in each sample as HTTP 401."""
+    try:
+        return settings.api_key()
+    except ValueError as error:
+        log.error("target=%s %s", settings.name, error)
+        return None

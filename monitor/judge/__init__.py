@@ -1,0 +1,1 @@
+"""What the figures mean: pure functions from values and a time to findings."""

@@ -1,0 +1,1 @@
+"""How a server and its card are looked at: streams, metrics pages, NVML, identity. Knows nothing of the database."""

@@ -1,0 +1,151 @@
+"""One canary, from the look before it to the finished sample: stream, metrics page and card of the same moment in one row."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import httpx
+
+from monitor.measure.answer import Answer
+from monitor.measure.figures import decode_tok_s, itl_figures, load_figures, server_timing
+from monitor.measure.gpu import sample_fields
+from monitor.measure.patience import Limits
+from monitor.measure.request import canary_request
+from monitor.measure.scrape import MetricsPage
+from monitor.measure.stream import Stream, stream
+from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, ServerPage
+
+COLD_WAIT_S = 300.0  # compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
+HOLD_OFF_S = 5.0  # vLLM may go on with a request after its client left (#54947)
+PAGE_SETTLE_S = 0.05  # the page may count the last engine step a moment after the stream has ended
+
+
+class CardsNearby(Protocol):
+    """Where readings of the cards come from (GpuWatch); None in its place means that no card is watched."""
+
+    def before(self, monotonic_ns: int) -> dict[str, GpuReading]: ...
+
+    async def after(self, monotonic_ns: int, timeout_s: float = 0.5) -> dict[str, GpuReading]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A sample and what does not fit into its row: the marks, the answer with its log-probabilities, and a sentence about a failure."""
+
+    sample: Sample
+    marks: Marks
+    answer: Answer
+    detail: str | None
+    after: ServerPage | None
+    http_status: int | None = None
+
+
+@dataclass(slots=True)
+class Canary:
+    """Measures probes against one server. `hang_after_s`: how long the step counter may stand still (cold: COLD_WAIT_S)."""
+
+    target: str
+    http: httpx.AsyncClient
+    page: MetricsPage
+    model: str | None
+    cards: CardsNearby | None = None
+    hang_after_s: float = 10.0
+
+    async def measure(self, probe: Probe, phase: Phase, before: ServerPage, idle_before_s: float | None) -> Measurement:
+        """Send the probe once. It is never retried: a failure is a result."""
+        started_at = datetime.now(UTC)
+        sample = Sample(
+            target=self.target,
+            probe=probe.name,
+            traffic_class=probe.traffic_class,
+            started_at=started_at,
+            phase=phase,
+            outcome=Outcome.ASLEEP,
+            priority=probe.priority,
+            idle_before_s=idle_before_s,
+        )
+        if before.asleep:
+            return Measurement(sample, Marks(), Answer(), "the server sleeps (vllm:engine_sleep_state); a request would hang", None)
+        run_id = uuid.uuid4().hex
+        request = canary_request(probe, self.model, f"canary-{run_id}", run_id)
+        result = await stream(self.http, request, self._limits(probe, phase), before.engine_steps, self._steps)
+        after = await self._page_after(result, before)
+        cards = await self._cards(result)
+        full = filled(sample, result, before, after, cards)
+        return Measurement(full, result.marks, result.answer, result.detail, after, result.http_status)
+
+    def _limits(self, probe: Probe, phase: Phase) -> Limits:
+        if phase is Phase.COLD:
+            still_s = max(COLD_WAIT_S, self.hang_after_s)
+            return Limits(max_wait_s=None, hang_after_s=still_s, give_up_s=2 * still_s, answer_s=probe.timeout_s)
+        return Limits(max_wait_s=probe.max_wait_s, hang_after_s=self.hang_after_s, answer_s=probe.timeout_s)
+
+    async def _steps(self) -> float | None:
+        return (await self.page.read()).engine_steps
+
+    async def _page_after(self, result: Stream, before: ServerPage) -> ServerPage | None:
+        """The page just after the stream, read once more if it has not yet counted the tokens that we already hold."""
+        if result.outcome is Outcome.REFUSED:
+            return None
+        after = await self.page.read()
+        ours = result.answer.tokens_received or 0
+        late = (
+            after.generation_tokens is not None
+            and before.generation_tokens is not None
+            and before.generation_tokens <= after.generation_tokens < before.generation_tokens + ours
+        )
+        if late:
+            await asyncio.sleep(PAGE_SETTLE_S)
+            after = await self.page.read()
+        return after
+
+    async def _cards(self, result: Stream) -> dict[str, Any]:
+        sent, done = result.marks.sent, result.marks.done
+        if self.cards is None or sent is None or done is None:
+            return {}
+        return sample_fields(self.cards.before(sent), await self.cards.after(done), sent, done)
+
+    async def hold_off(self, waiting_before: float | None, limit_s: float = HOLD_OFF_S) -> None:
+        """After a cancelled canary: wait until the server has dropped it (the waiting count falls), or five seconds."""
+        end_s = time.monotonic() + limit_s
+        peak = waiting_before or 0.0
+        while time.monotonic() < end_s:
+            waiting = (await self.page.read()).waiting
+            if waiting is not None and waiting < max(peak, 1.0):
+                return
+            peak = max(peak, waiting or 0.0)
+            await asyncio.sleep(0.25)
+
+
+def filled(sample: Sample, result: Stream, before: ServerPage, after: ServerPage | None, cards: Mapping[str, Any]) -> Sample:
+    """The sample with every figure that the stream, the two pages and the cards give. Pure."""
+    answer, marks = result.answer, result.marks
+    text = answer.text or answer.tool_arguments
+    figures: dict[str, Any] = {
+        **itl_figures(answer.arrivals_ns),
+        **server_timing(result.outcome, answer, before, after),
+        **load_figures(result.outcome, answer, before, after),
+        **cards,
+    }
+    return replace(
+        sample,
+        outcome=result.outcome,
+        connect_ms=marks.connect_ms,
+        ttft_ms=marks.ttft_ms,
+        ttft_visible_ms=marks.ttft_visible_ms,
+        e2e_ms=marks.e2e_ms,
+        decode_tok_s=decode_tok_s(answer) if result.outcome is Outcome.OK else None,
+        observer_lag_ms=result.observer_lag_ms,
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.tokens_received,
+        cached_tokens=answer.cached_tokens,
+        finish_reason=answer.finish_reason,
+        output=text or None,
+        **figures,
+    )

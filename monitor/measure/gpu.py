@@ -1,0 +1,377 @@
+"""Watches the cards from a thread of its own, so that a driver that hangs never holds up the loop that takes time stamps.
+
+While a NVML call hangs, other threads run on (ctypes gives up the GIL for the call), `state()` turns blind by itself,
+and a daemon thread lets the process end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import reduce
+from math import inf
+from operator import or_
+from statistics import median
+from typing import Any, Literal
+
+from monitor.measure.nvml import Nvml, NvmlIdentity, NvmlLost, NvmlUnavailable
+from monitor.model import GpuReading
+
+KEPT_NS = 120 * 10**9  # readings kept for `before` and `after`
+SLACK_NS = 100_000_000  # how far a counter of time may get ahead of our clock before it is disbelieved
+NEAR_NS = 10 * 10**9  # readings this much further apart than the sample took say nothing about the sample
+
+LABELS = {"at", "monotonic_ns", "uuid", "name"}  # of a reading: what is not a value
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """Whether the cards can be seen. `off`: not wanted; `absent`: no NVIDIA GPU here; `blind`: there, and not readable.
+
+    `since` is when this status began; `reason`, for a person, is None only while all is well.
+    """
+
+    status: Literal["ok", "absent", "blind", "off"]
+    reason: str | None
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWindow:
+    """One card over some seconds, for storage: `count` readings, the last of them at `at`. None = no reading had it."""
+
+    uuid: str
+    at: datetime
+    count: int
+    temp_c_min: float | None
+    temp_c_median: float | None
+    temp_c_max: float | None
+    sm_clock_mhz_min: float | None
+    sm_clock_mhz_median: float | None
+    sm_clock_mhz_max: float | None
+    power_w_min: float | None
+    power_w_median: float | None
+    power_w_max: float | None
+    util_min: float | None
+    util_median: float | None
+    util_max: float | None
+    mem_temp_c: float | None  # this one and the next four are medians
+    margin_c: float | None
+    mem_clock_mhz: float | None
+    vram_used_mib: float | None
+    power_limit_w: float | None
+    event_reasons: int | None  # every bit seen
+    energy_j: float | None  # the last value of each counter
+    throttle_thermal_ns: int | None
+    throttle_power_ns: int | None
+    throttle_brake_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds between things; a part of its own so that tests can shorten it."""
+
+    hang_s: float = 5.0  # a NVML call that takes longer often comes before a wedged driver
+    retry_first_s: float = 1.0  # pause before NVML is opened again; doubles up to the last
+    retry_last_s: float = 60.0
+    absent_s: float = 60.0
+    identity_s: float = 60.0
+
+
+def _open_nvml() -> Nvml:
+    session = Nvml()
+    session.open()
+    return session
+
+
+class GpuWatch:
+    """Polls cards once per `interval_s` and hands a GpuWindow per card to `on_window` every `window_s`, from its thread.
+
+    `gpus`: "auto" = every card that NVML has shown since the start, "none", or the UUIDs to watch. Keep one per process,
+    as of Nvml: with two, neither could start NVML afresh.
+    """
+
+    def __init__(
+        self,
+        gpus: Literal["auto", "none"] | Sequence[str],
+        interval_s: float = 1.0,
+        window_s: float = 5.0,
+        on_window: Callable[[GpuWindow], None] | None = None,
+        *,
+        open_session: Callable[[], Nvml] = _open_nvml,
+        timing: Timing = Timing(),
+    ) -> None:
+        self._auto = gpus == "auto"
+        self._off = gpus == "none" or not gpus
+        self._wanted: set[str] = set() if isinstance(gpus, str) else set(gpus)
+        self._interval_s, self._window_s, self._on_window = interval_s, window_s, on_window
+        self._open_session, self._timing = open_session, timing
+        self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
+        self._stopping, self._wake, self._lock = threading.Event(), threading.Event(), threading.Lock()
+        # Written by the thread, read by everyone: each is replaced whole.
+        off, starting = "gpus: none in the configuration", "the cards have not been read yet"
+        self._state = GpuState("off" if self._off else "blind", off if self._off else starting, datetime.now(UTC))
+        self._calling: tuple[str, float, datetime] | None = None
+        self._identity: NvmlIdentity | None = None
+        self._watched: frozenset[str] = frozenset()
+        self._rings: dict[str, deque[GpuReading]] = {}  # under the lock
+        # Known to the thread alone.
+        self._session: Nvml | None = None
+        self._lost: dict[str, str] = {}  # card -> why it cannot be read
+        self._seen = False
+        self._retry_at: float | None = 0.0  # monotonic; None: nothing to mend
+        self._pause_s = timing.retry_first_s
+        self._identity_due = 0.0
+        self._window_due = time.monotonic() + window_s
+        self._pending: dict[str, list[GpuReading]] = {}
+
+    def start(self) -> None:
+        """Begin to watch; with gpus "none" nothing happens."""
+        if not self._off:
+            self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """End the watch. Waits `timeout_s` at most: a call that hangs is left behind, with its thread."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def state(self) -> GpuState:
+        """Whether the cards can be seen right now."""
+        calling, state = self._calling, self._state
+        if calling is None or (took_s := time.monotonic() - calling[1]) <= self._timing.hang_s:
+            return state
+        reason = f"NVML has not answered for {took_s:.0f} s ({calling[0]}); the driver may hang: see dmesg and nvidia-smi"
+        return GpuState("blind", reason, state.since if state.status == "blind" else calling[2])
+
+    def identity(self) -> NvmlIdentity | None:
+        """Versions and cards as last read; None while NVML cannot be opened, and then `state().reason` says why.
+
+        A card that cannot be read keeps what was last known of it, with its processes unknown.
+        """
+        return self._identity
+
+    def before(self, monotonic_ns: int) -> dict[str, GpuReading]:
+        """The last reading of each card at or before that instant, at most 120 s older."""
+        reach = range(monotonic_ns - KEPT_NS, monotonic_ns + 1)
+        return self._find(lambda ring: next((r for r in reversed(ring) if r.monotonic_ns in reach), None))
+
+    async def after(self, monotonic_ns: int, timeout_s: float = 0.5) -> dict[str, GpuReading]:
+        """The first reading of each card that began after that instant, asking the thread for one at once.
+
+        After `timeout_s` it returns those that there are.
+        """
+        deadline, asked = time.monotonic() + timeout_s, False
+        while True:
+            found = self._find(lambda ring: next((r for r in ring if r.monotonic_ns > monotonic_ns), None))
+            if self._watched <= found.keys() or time.monotonic() >= deadline:
+                return found
+            if not asked:
+                asked = True
+                self._wake.set()
+            await asyncio.sleep(0.01)
+
+    def _find(self, choose: Callable[[deque[GpuReading]], GpuReading | None]) -> dict[str, GpuReading]:
+        with self._lock:
+            chosen = {uuid: choose(ring) for uuid, ring in self._rings.items()}
+        return {uuid: reading for uuid, reading in chosen.items() if reading is not None}
+
+    # ---- what the thread does ----
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._tick()
+            except Exception as error:  # whatever it is: a thread that died would look like cards that are well
+                log.exception("The GPU watch met an error that it does not know")
+                self._close()
+                self._fail(f"the GPU watch met an error that it does not know: {error!r}")
+            self._wake.wait(self._interval_s)
+            self._wake.clear()
+        self._close()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if self._retry_at is not None and now >= self._retry_at:
+            self._open()
+        if self._session is not None and now >= self._identity_due:
+            self._read_identity(self._session)
+        if self._session is not None:
+            self._poll(self._session)
+        if now >= self._window_due:
+            self._hand_over()
+
+    def _open(self) -> None:
+        self._close()
+        self._retry_at = None
+        try:
+            with self._call("opening a session"):
+                self._session = session = self._open_session()
+        except NvmlUnavailable as error:
+            self._identity = None
+            return self._fail(error.reason, absent=error.kind == "absent" and not self._seen)
+        self._seen, self._identity_due = True, 0.0
+        self._wanted |= set(session.uuids) if self._auto else set()
+        ours = self._auto or not self._wanted <= set(session.uuids)  # a card that is missing may be an unreadable one
+        self._lost = dict(session.unreadable) if ours else {}
+        return None
+
+    def _read_identity(self, session: Nvml) -> None:
+        self._identity_due = time.monotonic() + self._timing.identity_s
+        with self._call("reading versions and cards"):
+            found = session.identity()
+        known = {card.uuid: replace(card, processes=None) for card in (self._identity.cards if self._identity else ())}
+        cards = known | {card.uuid: card for card in found.cards}
+        self._identity = replace(found, cards=tuple(cards[uuid] for uuid in sorted(self._wanted & cards.keys())))
+
+    def _poll(self, session: Nvml) -> None:
+        for uuid in sorted(self._wanted - self._lost.keys()):
+            try:
+                self._keep(self._read(session, uuid))
+            except NvmlLost as error:
+                self._lost[uuid] = error.reason
+        self._watched = frozenset(self._wanted - self._lost.keys())
+        if self._lost:
+            self._fail("; ".join(f"{card}: {reason}" for card, reason in sorted(self._lost.items())))
+        else:
+            self._pause_s = self._timing.retry_first_s
+            self._become("ok", None)
+
+    def _read(self, session: Nvml, uuid: str) -> GpuReading:
+        at, began_ns = datetime.now(UTC), time.monotonic_ns()
+        with self._call(f"reading {uuid}"):
+            reading = session.read(uuid, at, began_ns)
+        took_s = (time.monotonic_ns() - began_ns) / 1e9
+        if took_s > self._timing.hang_s:  # its values are of no known moment
+            raise NvmlLost(uuid, f"a reading took {took_s:.1f} s; the driver may be about to hang: see dmesg")
+        if all(getattr(reading, f.name) is None for f in fields(reading) if f.name not in LABELS):
+            raise NvmlLost(uuid, "the card answers no question; see nvidia-smi -q")  # a dead handle may only say "invalid"
+        return reading
+
+    def _keep(self, reading: GpuReading) -> None:
+        with self._lock:
+            ring = self._rings.setdefault(reading.uuid, deque())
+            ring.append(reading)
+            while ring[0].monotonic_ns < reading.monotonic_ns - KEPT_NS:
+                ring.popleft()
+        self._pending.setdefault(reading.uuid, []).append(reading)
+
+    def _hand_over(self) -> None:
+        self._window_due = time.monotonic() + self._window_s
+        pending, self._pending = self._pending, {}
+        for readings in pending.values():
+            if self._on_window is None:
+                return
+            try:
+                self._on_window(summarise(readings))
+            except Exception:  # whatever storing it raised: the watch goes on
+                log.exception("The readings of %s could not be handed over", readings[-1].uuid)
+
+    def _fail(self, reason: str, absent: bool = False) -> None:
+        """Say why, and open NVML again after a pause, unless that is due already."""
+        self._become("absent" if absent else "blind", reason)
+        if self._retry_at is None:
+            self._retry_at = time.monotonic() + (self._timing.absent_s if absent else self._pause_s)
+            self._pause_s = min(2 * self._pause_s, self._timing.retry_last_s)
+
+    def _become(self, status: Literal["ok", "absent", "blind"], reason: str | None) -> None:
+        before = self._state
+        self._state = GpuState(status, reason, before.since if before.status == status else datetime.now(UTC))
+        if (status, reason) != (before.status, before.reason):
+            log.log(logging.WARNING if status == "blind" else logging.INFO, "GPU watch: %s", reason or "all cards read")
+
+    def _close(self) -> None:
+        self._watched = frozenset()
+        session, self._session = self._session, None
+        if session is not None:
+            with self._call("closing the session"):
+                session.close()
+
+    @contextlib.contextmanager
+    def _call(self, what: str) -> Iterator[None]:
+        """Marks a call that may hang, for `state()`."""
+        self._calling = (what, time.monotonic(), datetime.now(UTC))
+        try:
+            yield
+        finally:
+            self._calling = None
+
+
+def summarise(readings: Sequence[GpuReading]) -> GpuWindow:
+    """One card's readings, in the order of time, as a window."""
+    seen = {f.name: [v for r in readings if (v := getattr(r, f.name)) is not None] for f in fields(GpuReading)}
+    values: dict[str, Any] = {"event_reasons": reduce(or_, seen["event_reasons"]) if seen["event_reasons"] else None}
+    for name in ("temp_c", "sm_clock_mhz", "power_w", "util"):
+        values |= {f"{name}_{of.__name__}": of(seen[name]) if seen[name] else None for of in (min, median, max)}
+    for name in ("mem_temp_c", "margin_c", "mem_clock_mhz", "vram_used_mib", "power_limit_w"):
+        values[name] = median(seen[name]) if seen[name] else None
+    for name in ("energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"):
+        values[name] = seen[name][-1] if seen[name] else None
+    return GpuWindow(uuid=readings[-1].uuid, at=readings[-1].at, count=len(readings), **values)
+
+
+def sample_fields(
+    before: Mapping[str, GpuReading], after: Mapping[str, GpuReading], sent_ns: int, done_ns: int
+) -> dict[str, Any]:
+    """The card's part of a Sample, of the worst card: most thermal throttling during the sample, then least margin,
+    then highest temperature (what is unknown counts as harmless). No cards: {}.
+
+    `before` has the last readings before `sent_ns`, `after` the first ones after `done_ns`. Instant values are those of
+    `after`, or else of `before`; counters are what they grew by from one to the other.
+    """
+    pairs = [(before.get(uuid), after.get(uuid)) for uuid in sorted({*before, *after})]
+    return max((_card_fields(first, last, sent_ns, done_ns) for first, last in pairs), key=_badness, default={})
+
+
+def _badness(card: Mapping[str, Any]) -> tuple[float, float, float]:
+    margin, temp = card["gpu_margin_c"], card["gpu_temp_c"]
+    return card["throttle_thermal_ms"] or 0.0, -inf if margin is None else -margin, -inf if temp is None else temp
+
+
+def _card_fields(first: GpuReading | None, last: GpuReading | None, sent_ns: int, done_ns: int) -> dict[str, Any]:
+    shown: Any = last or first
+    if first and last and last.monotonic_ns - first.monotonic_ns > done_ns - sent_ns + NEAR_NS:
+        first = None
+    return {
+        "gpu_uuid": shown.uuid,
+        "gpu_temp_c": shown.temp_c,
+        "gpu_mem_temp_c": shown.mem_temp_c,
+        "gpu_margin_c": shown.margin_c,
+        "sm_clock_mhz": shown.sm_clock_mhz,
+        "mem_clock_mhz": shown.mem_clock_mhz,
+        "gpu_util": shown.util,
+        "power_w": shown.power_w,
+        "power_limit_w": shown.power_limit_w,
+        "energy_j": _growth(first, last, "energy_j"),
+        "vram_used_mib": shown.vram_used_mib,
+        "throttle_thermal_ms": _throttled_ms(first, last, "throttle_thermal_ns", counters=2),
+        "throttle_power_ms": _throttled_ms(first, last, "throttle_power_ns"),
+        "throttle_brake_ms": _throttled_ms(first, last, "throttle_brake_ns"),
+        "gpu_age_ms": abs(shown.monotonic_ns - done_ns) / 1e6,
+    }
+
+
+def _growth(first: GpuReading | None, last: GpuReading | None, counter: str) -> float | None:
+    """None where the counter ran backwards, as after a reload of the driver."""
+    start, end = getattr(first, counter, None), getattr(last, counter, None)
+    return end - start if start is not None and end is not None and end >= start else None
+
+
+def _throttled_ms(first: GpuReading | None, last: GpuReading | None, counter: str, counters: int = 1) -> float | None:
+    """Time throttled, never more than has passed. None where a counter outran the clock; the thermal one is a sum of two
+    (by software and by hardware), which run at the same time when a card is at its hottest."""
+    growth_ns = _growth(first, last, counter)
+    if first is None or last is None or growth_ns is None:
+        return None
+    passed_ns = last.monotonic_ns - first.monotonic_ns
+    return min(growth_ns, passed_ns) / 1e6 if growth_ns <= counters * passed_ns + SLACK_NS else None

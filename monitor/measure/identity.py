@@ -1,0 +1,217 @@
+"""What is being served, field by field, each with its source, or with the reason why it is unknown. Nothing here raises for a server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from monitor.config.settings import TargetSettings
+from monitor.measure import api
+from monitor.measure.hostprocess import DEFAULT_VLLM_PORT, ProcessHiddenError, ServerProcess, find_server, options_of, shown_command
+from monitor.measure.modelfiles import ModelFilesError, read_model_files
+from monitor.measure.nvml import NvmlIdentity
+from monitor.model import DERIVED_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Fingerprint, FingerprintField, ServerPage
+
+#: Fixed texts: what they become is a fingerprint of tokenizer and template. No system role: some templates refuse it.
+TEMPLATE_MESSAGES = (
+    {"role": "user", "content": "The canary sings at noon."},
+    {"role": "assistant", "content": "It does, 3 times."},
+    {"role": "user", "content": "Why?"},
+)
+TOKENIZER_TEXT = "The canary sings at noon: 3 × 1.5 = 4.5 — naïve? {\"ok\": true}\n\tdef f(x): return x"
+#: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is size over length and moves by itself.
+KV_SETTINGS = (
+    "block_size",
+    "cache_dtype",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "kv_offloading_size",
+    "num_gpu_blocks_override",
+    "prefix_caching_hash_algo",
+    "sliding_window",
+)
+
+
+@dataclass(slots=True)
+class Sources:
+    """What an identity is read from; `None` where a source does not exist for this target."""
+
+    settings: TargetSettings
+    http: httpx.AsyncClient
+    model: str | None
+    gpu: NvmlIdentity | None
+    gpu_reason: str | None  # why `gpu` is None
+    system_fingerprint: str | None  # as the last canary of this process start saw it
+
+
+class _Fields:
+    """Collects fields; the first source that knows a value wins."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, FingerprintField] = {}
+
+    def known(self, name: str, value: Any, source: str) -> None:
+        if value is not None:
+            self.values[name] = FingerprintField(name, role_of(name), value, source)
+
+    def unknown(self, reason: str, *names: str) -> None:
+        for name in names:
+            self.values.setdefault(name, FingerprintField(name, role_of(name), reason=reason))
+
+
+def role_of(name: str) -> Any:
+    """root, derived or soft."""
+    return "root" if name in ROOT_FIELDS else "derived" if name in DERIVED_FIELDS else "soft"
+
+
+async def read_identity(sources: Sources, page: ServerPage) -> Fingerprint:
+    """One reading of everything that is cheap to read."""
+    fields = _Fields()
+    await _from_api(sources, fields)
+    await _from_tokenizer(sources, fields)
+    _from_page(page, fields)
+    _from_gpu(sources, fields)
+    await asyncio.to_thread(_from_host, sources.settings, fields, page)
+    if sources.system_fingerprint is not None:
+        fields.known("system_fingerprint", sources.system_fingerprint, "answer of a canary")
+    fields.unknown("no canary of this start has answered yet, or the server sends none", "system_fingerprint")
+    fields.unknown("not read by this version", *ROOT_FIELDS, *DERIVED_FIELDS, *SOFT_FIELDS)
+    order = (*ROOT_FIELDS, *DERIVED_FIELDS, *SOFT_FIELDS)
+    return Fingerprint(sources.settings.name, datetime.now(UTC), {name: fields.values[name] for name in order})
+
+
+async def _from_api(sources: Sources, fields: _Fields) -> None:
+    try:
+        fields.known("vllm_version", await api.version(sources.http), "/version")
+    except (api.ServerUnreachableError, api.ServerRefusedError) as error:
+        fields.unknown(f"/version: {error}", "vllm_version")
+    names = ("model_root", "model_id", "max_model_len", "served_models")
+    try:
+        cards = await api.models(sources.http)
+    except (api.ServerUnreachableError, api.ServerRefusedError) as error:
+        fields.unknown(f"/v1/models: {error}", *names)
+        return
+    fields.known("served_models", sorted(card.id for card in cards), "/v1/models")
+    card = next((c for c in cards if c.id == sources.model), cards[0] if len(cards) == 1 else None)
+    if card is not None:
+        fields.known("model_id", card.id, "/v1/models")
+        fields.known("model_root", card.root, "/v1/models")
+        fields.known("max_model_len", card.max_model_len, "/v1/models")
+    fields.unknown("/v1/models does not tell it", *names)
+
+
+async def _from_tokenizer(sources: Sources, fields: _Fields) -> None:
+    model = {} if sources.model is None else {"model": sources.model}
+    bodies: Mapping[str, dict[str, Any]] = {
+        "tokenizer_hash": {"prompt": TOKENIZER_TEXT, **model},
+        "template_hash": {"messages": list(TEMPLATE_MESSAGES), **model},
+    }
+    for name, body in bodies.items():
+        try:
+            tokens = await api.tokenize(sources.http, body)
+        except (api.ServerUnreachableError, api.ServerRefusedError) as error:
+            fields.unknown(f"/tokenize: {error}", name)
+            continue
+        fields.known(name, hashlib.sha256(json.dumps(tokens.ids).encode()).hexdigest()[:16], "/tokenize")
+        if "max_model_len" not in fields.values or fields.values["max_model_len"].value is None:
+            fields.known("max_model_len", tokens.max_model_len, "/tokenize")
+
+
+def _from_page(page: ServerPage, fields: _Fields) -> None:
+    config = page.cache_config
+    if config is None:
+        fields.unknown("the metrics page does not tell it", "kv_cache", *SOFT_FIELDS)
+        return
+    source = "vllm:cache_config_info"
+    fields.known("kv_cache", {name: config[name] for name in KV_SETTINGS if name in config}, source)
+    for name in SOFT_FIELDS:
+        value = config.get(name, "")
+        fields.known(name, int(value) if value.isdigit() else None, source)
+    fields.unknown(f"{source} does not tell it", *SOFT_FIELDS)
+
+
+def _from_gpu(sources: Sources, fields: _Fields) -> None:
+    gpu = sources.gpu
+    if gpu is None:
+        fields.unknown(sources.gpu_reason or "no card is watched for this target", "driver_version", "gpu", "cuda_version")
+        return
+    fields.known("driver_version", gpu.driver_version, "NVML")
+    fields.known("cuda_version", gpu.cuda_driver_version, "NVML (the newest the driver can run)")
+    cards = [
+        {
+            "uuid": card.uuid,
+            "name": card.name,
+            "power_limit_w": card.power_limit_w,
+            "max_sm_clock_mhz": card.max_sm_clock_mhz,
+            "ecc": card.ecc,
+            "mig": card.mig,
+        }
+        for card in sorted(gpu.cards, key=lambda c: c.uuid)
+        if not isinstance(sources.settings.watches_gpus, list) or card.uuid in sources.settings.watches_gpus
+    ]
+    fields.known("gpu", cards or None, "NVML")
+    fields.unknown("NVML does not tell it", "driver_version", "gpu", "cuda_version")
+
+
+def _from_host(settings: TargetSettings, fields: _Fields, page: ServerPage) -> None:
+    """What only this machine knows: the process and the model's files. Runs on a thread: it reads /proc and stats files."""
+    names = ("launch_options", "launch_command", "environment")
+    process: ServerProcess | None = None
+    if settings.is_local:
+        try:
+            process = find_server(urlsplit(settings.url).port or DEFAULT_VLLM_PORT)
+        except ProcessHiddenError as error:
+            fields.unknown(str(error), *names)
+    else:
+        fields.unknown("the server is on another machine", *names)
+    if process is not None:
+        source = f"command line of process {process.pid}"
+        fields.known("launch_options", options_of(process.command), source)
+        fields.known("launch_command", shown_command(process.command), source)
+        fields.known("environment", process.environment, f"environment of process {process.pid}")
+        fields.unknown("the process belongs to another user", "environment")
+    _from_files(settings, fields, process, page)
+
+
+def _from_files(settings: TargetSettings, fields: _Fields, process: ServerProcess | None, page: ServerPage) -> None:
+    names = ("model_hash", "model_family", "quantization")
+    path = _model_path(settings, fields, process)
+    if path is None:
+        fields.unknown("the model's files are not on this machine; give model_path where they are", *names)
+        return
+    try:
+        files = read_model_files(path)
+    except ModelFilesError as error:
+        fields.unknown(str(error), *names)
+        return
+    source = f"files in {path}"
+    started_s = page.process_start_s or (process.started_s if process else None)
+    if started_s is not None and files.newest_s > started_s:
+        fields.unknown(f"{source} were changed after the server started; what it serves is older", *names)
+        return
+    fields.known("model_hash", files.digest, source)
+    fields.known("model_family", files.family, source)
+    fields.known("quantization", files.quantization, source)
+    fields.unknown("config.json names none", "model_family", "quantization")
+
+
+def _model_path(settings: TargetSettings, fields: _Fields, process: ServerProcess | None) -> Path | None:
+    """Where the model lies: as configured, or the served root where that is a folder of this machine."""
+    if settings.model_path is not None:
+        return Path(settings.model_path)
+    root = fields.values["model_root"].value
+    if not settings.is_local or not isinstance(root, str):
+        return None
+    base = Path(process.cwd) if process is not None and process.cwd else Path("/")
+    path = base / root
+    return path if path.is_dir() else None

@@ -1,0 +1,92 @@
+"""How long a canary waits, and what it says when it gives up. Pure: every decision takes the time and the engine's step counter.
+
+A wait alone proves nothing: behind a queue the engine moves, in a hang it stands still. So at `max_wait` the counter decides, and while
+it stands still we wait on until it moves (a queue) or `hang_after` has passed (a hang). A server without a counter can only be `timeout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.model import Outcome
+
+LOOK_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. `max_wait_s` None: the true wait is measured, up to `give_up_s`."""
+
+    max_wait_s: float | None
+    hang_after_s: float = 10.0
+    give_up_s: float = 3600.0  # a wait that even an uncapped probe ends
+    answer_s: float = 300.0  # from the first token to the end
+
+
+@dataclass(slots=True)
+class Patience:
+    """The state of one wait: when the engine last moved, when a token last came. Times are monotonic seconds."""
+
+    limits: Limits
+    sent_s: float
+    steps: float | None  # the step counter just before the request went out; None = unknown
+    moved: bool = False
+    moved_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+    def token(self, now_s: float) -> None:
+        """A token came."""
+        self.first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        self.last_token_s = now_s
+
+    def next_look_s(self, now_s: float) -> float:
+        """When the server should be looked at next; a stream that flows is left alone."""
+        quiet_since = self.last_token_s or self.sent_s
+        looks = [max(now_s, quiet_since) + LOOK_EVERY_S, self._end_s()]
+        cap_s = self._cap_s()
+        if cap_s is not None and now_s < cap_s:
+            looks.append(cap_s)
+        return min(look for look in looks if look > now_s) if any(look > now_s for look in looks) else now_s
+
+    def needs_look(self, now_s: float) -> bool:
+        """Whether the wait has lasted long enough that the step counter matters."""
+        quiet_s = now_s - (self.last_token_s or self.sent_s)
+        cap_s = self._cap_s()
+        return quiet_s >= LOOK_EVERY_S or (cap_s is not None and now_s >= cap_s) or now_s >= self._end_s()
+
+    def looked(self, now_s: float, steps: float | None) -> Outcome | None:
+        """What to conclude at `now_s` with the counter just read (None = the page could not be read); None: wait on."""
+        self._note(now_s, steps)
+        counted = steps is not None and self.steps is not None
+        still_s = now_s - max(self.moved_s or self.sent_s, self.last_token_s or self.sent_s)
+        if counted and still_s >= self.limits.hang_after_s:
+            return Outcome.HUNG
+        cap_s = self._cap_s()
+        if cap_s is not None and now_s >= cap_s:
+            if self.moved:
+                return Outcome.QUEUE_CAP
+            if not counted and (self.steps is None or now_s >= cap_s + self.limits.hang_after_s):
+                return Outcome.TIMEOUT
+        return Outcome.TIMEOUT if now_s >= self._end_s() and not (counted and self._waits_for_counter(now_s)) else None
+
+    def _waits_for_counter(self, now_s: float) -> bool:
+        """At the very end a still counter is given the time that tells a hang from a wait."""
+        return not self.moved and now_s - self.sent_s < self.limits.hang_after_s
+
+    def _note(self, now_s: float, steps: float | None) -> None:
+        if steps is None:
+            return
+        if self.steps is not None and steps != self.steps:
+            self.moved, self.moved_s = True, now_s
+        self.steps = steps
+
+    def _cap_s(self) -> float | None:
+        if self.first_token_s is not None or self.limits.max_wait_s is None:
+            return None
+        return self.sent_s + self.limits.max_wait_s
+
+    def _end_s(self) -> float:
+        if self.first_token_s is None:
+            return self.sent_s + self.limits.give_up_s
+        return self.first_token_s + self.limits.answer_s

@@ -1,0 +1,120 @@
+"""What `check` and `init` find out about a server before it is watched: each finding with its state, its meaning and its mend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import httpx
+
+from monitor.config.probes import fitting_problems
+from monitor.measure import api
+from monitor.measure.canary import Canary, Measurement
+from monitor.measure.scrape import MetricsPage
+from monitor.model import Outcome, Phase, Probe, ServerPage
+
+State = Literal["good", "bad", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `check`. `mend` says what to do about it, and what it costs to leave it."""
+
+    name: str
+    state: State
+    detail: str
+    mend: str | None = None
+
+
+@dataclass(slots=True)
+class Preflight:
+    """One server under examination."""
+
+    name: str
+    http: httpx.AsyncClient
+    page: MetricsPage
+    model: str | None
+    checks: list[Check] = field(default_factory=list)
+    max_model_len: int | None = None
+    lengths: dict[str, int] = field(default_factory=dict)  # prompt tokens by probe
+
+    def say(self, what: str, state: State, detail: str, mend: str | None = None) -> None:
+        """Note one finding."""
+        self.checks.append(Check(f"{self.name}: {what}" if what else self.name, state, detail, mend))
+
+    async def server(self, cards: Sequence[api.ModelCard]) -> None:
+        """Version and model; `cards` were read by the caller, who knows which failures end everything."""
+        try:
+            version = await api.version(self.http)
+        except (api.ServerUnreachableError, api.ServerRefusedError):
+            version = None
+        self.say("server", "good", f"vLLM {version or 'of unknown version'} at {self.http.base_url}")
+        card = next((c for c in cards if c.id == self.model), None)
+        if card is None:
+            known = ", ".join(c.id for c in cards) or "none"
+            self.say("model", "bad", f"the server does not serve {self.model}", f"set `model:` to one that it does: {known}")
+            return
+        self.max_model_len = card.max_model_len
+        context = f"context {card.max_model_len} tokens" if card.max_model_len else "context length not told"
+        self.say("model", "good", f"{card.id} from {card.root or 'an unknown place'}, {context}")
+
+    async def metrics(self) -> ServerPage:
+        """The metrics page, and which of the figures we need it lacks."""
+        page = await self.page.read()
+        if page.state != "ok":
+            mend = "give its address with metrics_url; without it queue, load, idle time and hangs stay unknown"
+            self.say("metrics page", "bad", f"could not be read ({page.state})", mend)
+            return page
+        needed = ("running", "waiting", "kv_usage", "engine_steps", "generation_tokens", "queue_count")
+        missing = [name for name in needed if getattr(page, name) is None]
+        if missing:
+            mend = "start the server without --disable-log-stats; what is missing stays unknown in the history"
+            self.say("metrics page", "unknown", f"read, but without {', '.join(missing)}", mend)
+        else:
+            self.say("metrics page", "good", "read, with every figure that is needed")
+        if page.process_start_s is None:
+            self.say("process start", "unknown", "not told (several API servers); restarts are seen by counters that fall")
+        if page.asleep:
+            self.say("engine", "bad", "the server sleeps; requests would hang", "wake it: POST /wake_up")
+        return page
+
+    async def probe_lengths(self, probes: Sequence[Probe]) -> None:
+        """Each probe's length against the context."""
+        for probe in probes:
+            try:
+                length = await api.prompt_length(self.http, probe, self.model)
+            except (api.ServerUnreachableError, api.ServerRefusedError) as error:
+                self.say(f"probe {probe.name}", "unknown", f"its length cannot be told: {error}")
+                continue
+            self.lengths[probe.name] = length
+            problems = fitting_problems(probe, length, self.max_model_len) if self.max_model_len else ()
+            if problems:
+                self.say(f"probe {probe.name}", "bad", problems[0], "it would be refused at every run")
+            else:
+                of = f" of {self.max_model_len}" if self.max_model_len else ""
+                self.say(f"probe {probe.name}", "good", f"{length} prompt and up to {probe.max_tokens} answer tokens{of}")
+
+    async def trial(self, probe: Probe, page: ServerPage) -> Measurement:
+        """Send a probe once, with the patience of a cold start."""
+        canary = Canary(self.name, self.http, self.page, self.model)
+        return await canary.measure(probe, Phase.COLD, page, None)
+
+    async def answer_details(self, probe: Probe, page: ServerPage) -> None:
+        """One short answer shows whether the server tells its own timings and its cached tokens."""
+        short = replace(probe, max_tokens=1, sampling={"temperature": 0.0, "seed": 0}, timeout_s=60.0)
+        measured = await self.trial(short, page)
+        if measured.sample.outcome is not Outcome.OK:
+            self.say("answer", "bad", measured.detail or f"a request ended as {measured.sample.outcome.value}", "see the server's log")
+            return
+        self.say("answer", "good", f"first token after {measured.sample.ttft_ms or 0:.0f} ms")
+        if measured.answer.server_metrics is None:
+            mend = "start the server with --enable-per-request-metrics; else queue time is known only when a canary was alone"
+            self.say("per-request metrics", "unknown", "not in the answers", mend)
+        else:
+            self.say("per-request metrics", "good", "in the answers: queue, prefill and decode time of every canary are exact")
+        if measured.answer.cached_tokens is None:
+            mend = "start the server with --enable-prompt-tokens-details; else it stays unknown whether the prefix cache works"
+            self.say("cached tokens", "unknown", "not in the answers", mend)
+        else:
+            self.say("cached tokens", "good", "in the answers")

@@ -1,0 +1,64 @@
+"""What is sent to the server for one canary. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.model import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRequest:
+    """One POST: where, what, and the id that joins it to the server's log (`X-Request-Id`)."""
+
+    path: str
+    body: dict[str, Any]
+    request_id: str
+
+
+def canary_request(probe: Probe, model: str | None, request_id: str, cache_salt: str) -> CanaryRequest:
+    """The request of a probe. A fresh `cache_salt` keeps the prefix cache out of the measurement."""
+    sampling = dict(probe.sampling)
+    logprobs = sampling.pop("logprobs", None)
+    body: dict[str, Any] = {
+        "max_tokens": probe.max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_salt": cache_salt,
+        "return_token_ids": True,  # the only exact count of tokens a chunk, and the base of the quality gate
+        **sampling,
+    }
+    if model is not None:
+        body["model"] = model
+    if probe.priority is not None:
+        body["priority"] = probe.priority
+    if probe.endpoint == "chat":
+        body["messages"] = [dict(message) for message in probe.messages or ()]
+        if logprobs is not None:
+            body |= {"logprobs": True, "top_logprobs": logprobs}
+    else:
+        body["prompt"] = probe.prompt
+        if logprobs is not None:
+            body["logprobs"] = logprobs
+    path = "/v1/chat/completions" if probe.endpoint == "chat" else "/v1/completions"
+    return CanaryRequest(path, body, request_id)
+
+
+def tokenize_body(probe: Probe, model: str | None) -> dict[str, Any]:
+    """The body for /tokenize that counts this probe's prompt exactly as the server will see it."""
+    body: dict[str, Any] = {} if model is None else {"model": model}
+    if probe.endpoint == "chat":
+        kwargs = probe.sampling.get("chat_template_kwargs")
+        return body | {"messages": [dict(m) for m in probe.messages or ()]} | ({"chat_template_kwargs": kwargs} if kwargs else {})
+    return body | {"prompt": probe.prompt}
+
+
+_LIMIT_IN_TEXT = re.compile(r"max(?:imum|_)[ _]?(?:context|model)[_ ]len(?:gth)?[^0-9]{0,12}(\d+)")
+
+
+def context_length_in(message: str) -> int | None:
+    """The context length that vLLM's 400 texts name ("maximum context length is 1024 tokens", "max_model_len=1024")."""
+    found = _LIMIT_IN_TEXT.search(message)
+    return int(found[1]) if found else None

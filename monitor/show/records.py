@@ -1,0 +1,46 @@
+"""Values as JSON objects and CSV rows: public field names, times as ISO 8601 in UTC, unknown as null."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from monitor.model import SAMPLE_FIELDS, Incident, Sample
+
+
+def iso(at: datetime | None) -> str | None:
+    """ISO 8601 in UTC with microseconds and a Z; unknown stays null."""
+    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it."""
+    if isinstance(value, datetime):
+        return iso(value)
+    return value.value if isinstance(value, Enum) else value
+
+
+def sample_record(sample: Sample) -> dict[str, Any]:
+    """All fields of a sample, in the documented order."""
+    return {name: plain(getattr(sample, "traffic_class" if name == "class" else name)) for name in SAMPLE_FIELDS}
+
+
+def incident_record(incident: Incident) -> dict[str, Any]:
+    """All fields of an incident."""
+    values = {k: plain(v) for k, v in asdict(incident).items()}
+    return values | {"changes": [asdict(change) for change in incident.changes], "evidence": dict(incident.evidence)}
+
+
+def csv_text(records: Iterable[Mapping[str, Any]], header: bool = True) -> str:
+    """CSV with the sample's fields as columns; null is an empty cell."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=SAMPLE_FIELDS, lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()

@@ -1,0 +1,86 @@
+"""Tables and words for people on a terminal: local times, units in the headings, – for unknown, model output made harmless."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from monitor.judge.percentiles import Percentile
+
+UNKNOWN = "–"
+PIPE_WIDTH = 240  # no terminal to fit into: do not cut what a program may read
+STYLES = {
+    "good": "green",
+    "ok": "green",
+    "pass": "green",
+    "bad": "bold red",
+    "fail": "bold red",
+    "hung": "bold red",
+    "page": "bold red",
+    "warning": "yellow",
+    "queue_cap": "yellow",
+    "unknown": "yellow",
+}
+
+
+def console() -> Console:
+    """Where tables go."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def progress_console() -> Console | None:
+    """Where long work may show itself: standard error, if it is a terminal; None in a pipe."""
+    return Console(stderr=True, highlight=False) if sys.stderr.isatty() else None
+
+
+def printable(text: str) -> str:
+    """Untrusted text without control characters that could steer a terminal; line breaks stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def number(value: float | None, digits: int = 0, unit: str = "") -> str:
+    """A figure with a fixed number of decimals; – where it is unknown."""
+    return UNKNOWN if value is None else f"{value:,.{digits}f}{unit}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Milliseconds as people read them: 7.4, 812, 27,310."""
+    return UNKNOWN if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def local_time(at: datetime | None) -> str:
+    """The local time of day with the date; – where it is unknown."""
+    return UNKNOWN if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def percentile_text(value: Percentile, count: int) -> str:
+    """`41.2 (38.0 to 47.9)`, `> 2,000` where it falls among those that waited in vain, `no answer` where nobody waited a known time."""
+    if count == 0:
+        return UNKNOWN
+    if value.value is None:
+        return "no answer" if value.at_least is None else f"> {milliseconds(value.at_least)}"
+    low, high = ("…" if end is None else milliseconds(end) for end in (value.low, value.high))
+    return f"{milliseconds(value.value)} ({low} to {high})"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+    """A plain table; cells are text as it is, never markup, and known words have their colour. Headings with a unit are numbers."""
+    result = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        numeric = heading in {"waiting", "no first token"} or heading.endswith((" ms", "/s", " °C", " MHz", " W", " s", "count", "id"))
+        result.add_column(heading, justify="right" if numeric else "left", no_wrap=not heading.endswith("detail"))
+    for row in rows:
+        result.add_row(*(cell(value) for value in row))
+    return result
+
+
+def cell(value: Any) -> Text:
+    """One cell."""
+    text = UNKNOWN if value is None else printable(str(value))
+    return Text(text, style=STYLES.get(text, ""))

@@ -1,0 +1,1 @@
+"""The history: tables, one writer, read-only readers, migrations."""

@@ -1,0 +1,163 @@
+"""Opening the history: a writer that migrates, readers that never write, and every failure as one sentence."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError as UrlError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from monitor.errors import UNMEASURED, USAGE, Told
+
+#: The newest migration this program knows; a test compares it with the folder.
+HEAD = "0001"
+KNOWN_REVISIONS = ("0001",)
+BUSY_TIMEOUT_S = 10.0
+
+
+class DatabaseError(Told):
+    """The history cannot be used. `usage` is true where the mend is the user's (exit 2), false where it is out of reach (exit 3)."""
+
+    def __init__(self, text: str, usage: bool = False) -> None:
+        self.usage = usage
+        self.exit_code = USAGE if usage else UNMEASURED
+        super().__init__(text)
+
+
+def is_sqlite(database: str) -> bool:
+    """Whether the setting names a file, and not a database server."""
+    return "://" not in database or database.startswith("sqlite://")
+
+
+def sqlite_path(database: str) -> Path:
+    """The file of an SQLite setting, given as a path or as a sqlite:/// URL."""
+    return Path(make_url(database).database or "") if "://" in database else Path(database)
+
+
+def shown(database: str) -> str:
+    """The setting as it may be printed: passwords masked."""
+    return make_url(database).render_as_string(hide_password=True) if "://" in database else database
+
+
+def open_writer(database: str) -> Engine:
+    """An engine that may write, with the schema brought up to date. Raises DatabaseError."""
+    try:
+        engine = _sqlite_writer(sqlite_path(database)) if is_sqlite(database) else create_engine(database, pool_pre_ping=True)
+        _migrate(engine, database)
+    except (SQLAlchemyError, sqlite3.Error, OSError, NoSuchModuleError, UrlError, ImportError) as error:
+        raise DatabaseError(f"the database {shown(database)} cannot be opened: {reason(error)}") from None
+    return engine
+
+
+def open_reader(database: str) -> Engine:
+    """An engine that only reads, also beside a running daemon and without write permission. Raises DatabaseError."""
+    try:
+        engine = _sqlite_reader(sqlite_path(database)) if is_sqlite(database) else create_engine(database, poolclass=NullPool)
+        with engine.connect() as connection:
+            revision = _revision(connection)
+    except (SQLAlchemyError, sqlite3.Error, OSError, NoSuchModuleError, UrlError, ImportError) as error:
+        raise DatabaseError(f"the database {shown(database)} cannot be read: {reason(error)}") from None
+    _refuse_newer(revision, database)
+    if revision != HEAD:
+        raise DatabaseError(f"the database {shown(database)} has no history yet; `vllm-canary run` or `probe` starts one")
+    return engine
+
+
+@contextmanager
+def reading(database: str) -> Iterator[Connection]:
+    """A connection for reading, closed at the end; database errors inside become DatabaseError."""
+    engine = open_reader(database)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except DBAPIError as error:
+        raise DatabaseError(f"the database {shown(database)} cannot be read: {reason(error)}") from None
+    finally:
+        engine.dispose()
+
+
+def _sqlite_writer(path: Path) -> Engine:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def _settings(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect only before the first table
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")  # an incident that was acted on must not be forgotten by a power cut
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # take the write lock first: waiting beats failing half-way
+
+    return engine
+
+
+def _sqlite_reader(path: Path) -> Engine:
+    if not path.exists():
+        raise DatabaseError(f"there is no database at {path}; `vllm-canary run` or `probe` starts one")
+
+    def connect() -> sqlite3.Connection:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        try:
+            return _readable(uri)
+        except sqlite3.OperationalError:
+            # A reader who may not create the -shm file can still read a database that nobody has open.
+            if Path(f"{path}-wal").exists():
+                raise
+            return _readable(f"{uri}&immutable=1")
+
+    return create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+
+def _readable(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _revision(connection: Connection) -> str | None:
+    """The schema's version; None for an empty database."""
+    if not connection.dialect.has_table(connection, "alembic_version"):
+        return None
+    row = connection.execute(text("SELECT version_num FROM alembic_version")).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _refuse_newer(revision: str | None, database: str) -> None:
+    if revision is not None and revision not in KNOWN_REVISIONS:
+        raise DatabaseError(
+            f"the database {shown(database)} was written by a newer vllm-canary (schema {revision}, this program knows {HEAD}); "
+            "upgrade vllm-canary, or use another database",
+            usage=True,
+        )
+
+
+def _migrate(engine: Engine, database: str) -> None:
+    with engine.connect() as connection:
+        revision = _revision(connection)
+    _refuse_newer(revision, database)
+    if revision == HEAD:
+        return
+    from monitor.store.migrate import upgrade  # noqa: PLC0415 - Alembic takes 0.1 s to load and is needed once a version
+
+    upgrade(engine)
+
+
+def reason(error: BaseException) -> str:
+    """The database's own words, without SQL and addresses."""
+    original = getattr(error, "orig", None) or error
+    return " ".join(str(original).split()) or type(error).__name__

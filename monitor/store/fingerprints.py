@@ -1,0 +1,63 @@
+"""Identities in the history: one row for each that was seen on a target, and which one is current."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from monitor.model import FingerprintField
+from monitor.store import tables as t
+from monitor.store.times import from_us, to_us
+
+Fields = Mapping[str, FingerprintField]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFingerprint:
+    """One identity of a target."""
+
+    id: int
+    digest: str
+    fields: dict[str, FingerprintField]
+    first_seen: datetime
+    last_seen: datetime
+
+
+def current(connection: Connection, target_id: int) -> StoredFingerprint | None:
+    """The identity that the target had when it was last read."""
+    query = select(t.fingerprint).join(t.target, t.target.c.fingerprint_id == t.fingerprint.c.id).where(t.target.c.id == target_id)
+    row = connection.execute(query).first()
+    return None if row is None else _stored(row)
+
+
+def all_of(connection: Connection, target_id: int) -> list[StoredFingerprint]:
+    """Every identity of a target, the newest first."""
+    query = select(t.fingerprint).where(t.fingerprint.c.target_id == target_id).order_by(t.fingerprint.c.last_seen_us.desc())
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def save(connection: Connection, target_id: int, digest: str, fields: Fields, now: datetime, row_id: int | None = None) -> int:
+    """Write an identity and make it current: into the row `row_id` (the same one, with what was learnt), or as a new one."""
+    values: dict[str, Any] = {"digest": digest, "fields": _as_json(fields), "last_seen_us": to_us(now)}
+    if row_id is None:
+        key = connection.execute(insert(t.fingerprint).values(target_id=target_id, first_seen_us=to_us(now), **values)).inserted_primary_key
+        row_id = int(key[0]) if key is not None else 0
+    else:
+        connection.execute(update(t.fingerprint).where(t.fingerprint.c.id == row_id).values(**values))
+    connection.execute(update(t.target).where(t.target.c.id == target_id).values(fingerprint_id=row_id))
+    return row_id
+
+
+def _as_json(fields: Fields) -> dict[str, Any]:
+    return {name: {k: v for k, v in asdict(field).items() if k != "name" and v is not None} for name, field in fields.items()}
+
+
+def _stored(row: Any) -> StoredFingerprint:
+    fields = {
+        name: FingerprintField(name, f["role"], f.get("value"), f.get("source"), f.get("reason")) for name, f in row.fields.items()
+    }
+    return StoredFingerprint(row.id, row.digest, fields, from_us(row.first_seen_us), from_us(row.last_seen_us))

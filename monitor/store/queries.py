@@ -1,0 +1,191 @@
+"""Questions to the history. Each takes a connection and plain values and returns plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, select
+
+from monitor.model import Outcome, Phase, Sample, Verdict
+from monitor.store import tables as t
+from monitor.store.times import from_us, maybe_from_us, to_us
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFilter:
+    """Which samples; None leaves a field open."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    target: str | None = None
+    probe: str | None = None
+    traffic_class: str | None = None
+    outcome: str | None = None
+
+
+_PLAIN = [
+    f.name
+    for f in fields(Sample)
+    if f.name in t.sample.c and f.name not in {"id", "phase", "outcome", "verdict", "stale"}
+]
+
+
+def _sample_select() -> Select[Any]:
+    return (
+        select(
+            t.sample.c.id,
+            t.target.c.name.label("target"),
+            t.probe.c.name.label("probe"),
+            t.probe_revision.c["class"].label("traffic_class"),
+            t.sample.c.started_at_us,
+            t.sample.c.phase,
+            t.sample.c.outcome,
+            t.sample.c.verdict,
+            t.sample.c.stale,
+            t.fingerprint.c.digest.label("fingerprint"),
+            func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us).label("process_start_us"),
+            t.output.c.text.label("output"),
+            *(t.sample.c[name] for name in _PLAIN),
+        )
+        .join(t.target, t.target.c.id == t.sample.c.target_id)
+        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .outerjoin(t.process_start, t.process_start.c.id == t.sample.c.process_start_id)
+        .outerjoin(t.fingerprint, t.fingerprint.c.id == t.sample.c.fingerprint_id)
+        .outerjoin(t.output, t.output.c.id == t.sample.c.output_id)
+    )
+
+
+def _filtered(query: Select[Any], wanted: SampleFilter) -> Select[Any]:
+    if wanted.since is not None:
+        query = query.where(t.sample.c.started_at_us >= to_us(wanted.since))
+    if wanted.until is not None:
+        query = query.where(t.sample.c.started_at_us < to_us(wanted.until))
+    for column, value in (
+        (t.target.c.name, wanted.target),
+        (t.probe.c.name, wanted.probe),
+        (t.probe_revision.c["class"], wanted.traffic_class),
+        (t.sample.c.outcome, wanted.outcome),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    return query
+
+
+def samples(connection: Connection, wanted: SampleFilter, limit: int | None = None) -> list[Sample]:
+    """Samples in the order they were taken; with a limit, the newest ones."""
+    query = _filtered(_sample_select(), wanted).order_by(t.sample.c.started_at_us.desc(), t.sample.c.id.desc()).limit(limit)
+    return [_sample(row) for row in reversed(connection.execute(query).all())]
+
+
+def sample(connection: Connection, sample_id: int) -> tuple[Sample, str | None] | None:
+    """One sample with the sentence about its failure, if it has one."""
+    row = connection.execute(_sample_select().add_columns(t.sample.c.detail).where(t.sample.c.id == sample_id)).first()
+    return None if row is None else (_sample(row), row.detail)
+
+
+def _sample(row: Row[Any]) -> Sample:
+    values = row._mapping
+    return Sample(
+        id=values["id"],
+        target=values["target"],
+        probe=values["probe"],
+        traffic_class=values["traffic_class"],
+        started_at=from_us(values["started_at_us"]),
+        phase=Phase(values["phase"]),
+        outcome=Outcome(values["outcome"]),
+        verdict=Verdict(values["verdict"]),
+        stale=None if values["stale"] is None else bool(values["stale"]),
+        fingerprint=values["fingerprint"],
+        process_start=maybe_from_us(values["process_start_us"]),
+        output=values["output"],
+        **{name: values[name] for name in _PLAIN},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """A watched server as the history knows it. `schedule`: seconds between runs by probe (None: by a cron line)."""
+
+    id: int
+    name: str
+    url: str
+    schedule: dict[str, float | None]
+    fingerprint_id: int | None
+    process_start_id: int | None
+    first_seen: datetime
+
+
+def targets(connection: Connection) -> list[TargetRow]:
+    """All targets, by name."""
+    rows = connection.execute(select(t.target).order_by(t.target.c.name)).all()
+    return [
+        TargetRow(r.id, r.name, r.url, dict(r.probes or {}), r.fingerprint_id, r.process_start_id, from_us(r.first_seen_us)) for r in rows
+    ]
+
+
+def target(connection: Connection, name: str) -> TargetRow | None:
+    """One target by name."""
+    return next((row for row in targets(connection) if row.name == name), None)
+
+
+def last_sample_of_each_probe(connection: Connection, target_name: str) -> list[Sample]:
+    """The newest sample of every probe of a target, cancelled ones left out."""
+    newest = (
+        select(func.max(t.sample.c.id).label("id"))
+        .join(t.target, t.target.c.id == t.sample.c.target_id)
+        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
+        .where(t.target.c.name == target_name, t.sample.c.outcome != Outcome.CANCELLED.value)
+        .group_by(t.probe_revision.c.probe_id)
+        .subquery()
+    )
+    rows = connection.execute(_sample_select().join(newest, newest.c.id == t.sample.c.id)).all()
+    return sorted((_sample(row) for row in rows), key=lambda s: s.probe)
+
+
+def warmed_parameter_sets(connection: Connection, target_id: int, process_start_id: int) -> set[str]:
+    """Parameter sets that this start of the server has already answered well: their next canary is not cold."""
+    query = (
+        select(t.probe_revision.c.parameter_set)
+        .join(t.sample, t.sample.c.revision_id == t.probe_revision.c.id)
+        .where(t.sample.c.target_id == target_id, t.sample.c.process_start_id == process_start_id, t.sample.c.outcome == Outcome.OK.value)
+        .distinct()
+    )
+    return {str(name) for name in connection.execute(query).scalars()}
+
+
+def tokens_since(connection: Connection, target_id: int, since: datetime) -> list[tuple[datetime, int]]:
+    """What each canary since then cost in prompt and answer tokens."""
+    query = select(t.sample.c.started_at_us, t.sample.c.prompt_tokens, t.sample.c.completion_tokens).where(
+        t.sample.c.target_id == target_id, t.sample.c.started_at_us >= to_us(since)
+    )
+    return [(from_us(r[0]), (r[1] or 0) + (r[2] or 0)) for r in connection.execute(query)]
+
+
+def process_start(connection: Connection, row_id: int) -> Row[Any] | None:
+    """One start of a server's process."""
+    return connection.execute(select(t.process_start).where(t.process_start.c.id == row_id)).first()
+
+
+def last_counters(connection: Connection, target_id: int) -> Row[Any] | None:
+    """The newest good reading of a target's metrics page."""
+    table = t.server_reading
+    query = select(table).where(table.c.target_id == target_id, table.c.state == "ok").order_by(table.c.at_us.desc()).limit(1)
+    return connection.execute(query).first()
+
+
+def readings(connection: Connection, target_id: int, since: datetime) -> Sequence[Row[Any]]:
+    """Readings of the metrics page since a moment, oldest first."""
+    table = t.server_reading
+    query = select(table).where(table.c.target_id == target_id, table.c.at_us >= to_us(since))
+    return connection.execute(query.order_by(table.c.at_us)).all()
+
+
+def skipped(connection: Connection, target_id: int, since: datetime) -> dict[str, int]:
+    """Runs that did not happen since a moment, by reason."""
+    table = t.skipped_run
+    query = select(table.c.reason, func.sum(table.c.count)).where(table.c.target_id == target_id, table.c.at_us >= to_us(since))
+    return {str(r[0]): int(r[1]) for r in connection.execute(query.group_by(table.c.reason))}

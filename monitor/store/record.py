@@ -1,0 +1,154 @@
+"""What is written while measuring: targets, probe revisions, samples, readings, skipped runs. Each function is part of a transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from monitor.model import Probe, Sample, ServerPage
+from monitor.store import tables as t
+from monitor.store.times import maybe_us, to_us
+
+
+def ensure_target(connection: Connection, name: str, url: str, now: datetime) -> int:
+    """The id of a target, made at first sight; a changed address is noted."""
+    row = connection.execute(select(t.target.c.id, t.target.c.url).where(t.target.c.name == name)).first()
+    if row is None:
+        return _new_id(connection, t.target, name=name, url=url, first_seen_us=to_us(now))
+    if row.url != url:
+        connection.execute(update(t.target).where(t.target.c.id == row.id).values(url=url))
+    return int(row.id)
+
+
+def note_schedule(connection: Connection, target_id: int, schedule: Mapping[str, float | None]) -> None:
+    """What is run on a target from now on: seconds between runs by probe (None: by a cron line)."""
+    connection.execute(update(t.target).where(t.target.c.id == target_id).values(probes=dict(schedule)))
+
+
+def ensure_revision(connection: Connection, probe: Probe, now: datetime) -> int:
+    """The id of a probe's present text. A changed text is a new revision; history keeps the old one."""
+    probe_id = connection.execute(select(t.probe.c.id).where(t.probe.c.name == probe.name)).scalar()
+    if probe_id is None:
+        probe_id = _new_id(connection, t.probe, name=probe.name)
+    table = t.probe_revision
+    found = connection.execute(select(table.c.id).where(table.c.probe_id == probe_id, table.c.digest == probe.revision)).scalar()
+    if found is not None:
+        return int(found)
+    values = {
+        "probe_id": probe_id,
+        "digest": probe.revision,
+        "class": probe.traffic_class,
+        "parameter_set": probe.parameter_set,
+        "definition": definition(probe),
+        "first_seen_us": to_us(now),
+    }
+    return _new_id(connection, table, **values)
+
+
+def definition(probe: Probe) -> dict[str, Any]:
+    """A probe as JSON, the way it was run."""
+    return {k: v for k, v in asdict(probe).items() if v is not None and k not in {"name", "revision"}}
+
+
+def ensure_output(connection: Connection, text: str) -> int:
+    """The id of an answer's text; each distinct text is kept once."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    found = connection.execute(select(t.output.c.id).where(t.output.c.sha256 == digest)).scalar()
+    return int(found) if found is not None else _new_id(connection, t.output, sha256=digest, text=text)
+
+
+_STORED_AS_IS = {c.name for c in t.sample.columns} & set(Sample.__dataclass_fields__) - {"id"}
+
+
+def insert_sample(
+    connection: Connection,
+    sample: Sample,
+    *,
+    target_id: int,
+    revision_id: int,
+    process_start_id: int | None,
+    fingerprint_id: int | None,
+    detail: str | None,
+) -> int:
+    """Store one sample; returns its id."""
+    values = {name: getattr(sample, name) for name in _STORED_AS_IS}
+    values |= {"phase": sample.phase.value, "outcome": sample.outcome.value, "verdict": sample.verdict.value}
+    return _new_id(
+        connection,
+        t.sample,
+        **values,
+        target_id=target_id,
+        revision_id=revision_id,
+        process_start_id=process_start_id,
+        fingerprint_id=fingerprint_id,
+        output_id=None if sample.output is None else ensure_output(connection, sample.output),
+        started_at_us=to_us(sample.started_at),
+        detail=detail,
+    )
+
+
+_READING_COLUMNS = {c.name for c in t.server_reading.columns} & set(ServerPage.__dataclass_fields__)
+
+
+def insert_server_reading(connection: Connection, target_id: int, page: ServerPage, process_start_id: int | None) -> None:
+    """Store one reading of the metrics page; counters as they stand, so that nothing between two readings is lost."""
+    values = {name: getattr(page, name) for name in _READING_COLUMNS}
+    values |= {"target_id": target_id, "at_us": to_us(page.at), "process_start_id": process_start_id}
+    connection.execute(insert(t.server_reading).values(**values))
+
+
+_GPU_COLUMNS = {c.name for c in t.gpu_reading.columns} - {"id", "gpu_uuid", "at_us"}
+
+
+def insert_gpu_reading(connection: Connection, uuid: str, at: datetime, values: Mapping[str, Any]) -> None:
+    """Store what one card did in one window: least, median and largest, and the counters at its end."""
+    chosen = {name: values[name] for name in _GPU_COLUMNS if name in values}
+    connection.execute(insert(t.gpu_reading).values(gpu_uuid=uuid, at_us=to_us(at), **chosen))
+
+
+def insert_skipped(connection: Connection, target_id: int, probe: str, at: datetime, *, reason: str, count: int = 1) -> None:
+    """Count runs that did not happen, with the reason: a gap in the history must not look like calm."""
+    connection.execute(insert(t.skipped_run).values(target_id=target_id, probe=probe, at_us=to_us(at), reason=reason, count=count))
+
+
+def start_process(connection: Connection, target_id: int, started_at: datetime | None, seen_at: datetime, source: str) -> int:
+    """A new start of the server's process; it becomes the current one."""
+    row_id = _new_id(
+        connection,
+        t.process_start,
+        target_id=target_id,
+        started_at_us=maybe_us(started_at),
+        seen_at_us=to_us(seen_at),
+        source=source,
+    )
+    connection.execute(update(t.target).where(t.target.c.id == target_id).values(process_start_id=row_id))
+    return row_id
+
+
+def take_lease(connection: Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
+    """Take or renew a lease; False while somebody else holds it."""
+    row = connection.execute(select(t.lease.c.holder, t.lease.c.expires_at_us).where(t.lease.c.name == name)).first()
+    if row is not None and row.holder != holder and row.expires_at_us > to_us(now):
+        return False
+    if row is None:
+        connection.execute(insert(t.lease).values(name=name, holder=holder, expires_at_us=to_us(until)))
+    else:
+        connection.execute(update(t.lease).where(t.lease.c.name == name).values(holder=holder, expires_at_us=to_us(until)))
+    return True
+
+
+def release_lease(connection: Connection, name: str, holder: str) -> None:
+    """Give a lease back; somebody else's is left alone."""
+    connection.execute(delete(t.lease).where(t.lease.c.name == name, t.lease.c.holder == holder))
+
+
+def _new_id(connection: Connection, table: Any, **values: Any) -> int:
+    key = connection.execute(insert(table).values(**values)).inserted_primary_key
+    if key is None:
+        raise RuntimeError(f"the database gave no id for a row of {table.name}")
+    return int(key[0])

@@ -1,0 +1,90 @@
+"""The one thread of a process that writes. Work is a function of a connection; each runs in a transaction of its own.
+
+A database that is busy, full or away for a while loses nothing: the work at the head of the queue is tried again until it goes through,
+while up to QUEUE_LIMIT pieces of work wait behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from monitor.store.database import DatabaseError, reason
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+QUEUE_LIMIT = 20_000  # about three hours of a target at one canary and one reading every few seconds
+RETRY_S = (0.5, 1.0, 2.0, 5.0)
+
+
+class Writer:
+    """Runs pieces of work one after the other. `patient`: try again for ever (the daemon); otherwise fail after the first try."""
+
+    def __init__(self, engine: Engine, patient: bool = True) -> None:
+        self._engine = engine
+        self._patient = patient
+        self._work: queue.Queue[tuple[Callable[[Connection], Any], Future[Any]] | None] = queue.Queue(QUEUE_LIMIT)
+        self._stopping = threading.Event()
+        self.failing_since: float | None = None  # time.monotonic() since when the head of the queue cannot be written
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[Connection], T]) -> Future[T]:
+        """Hand over one transaction. The future raises DatabaseError if the queue is full or the work cannot be done."""
+        future: Future[T] = Future()
+        try:
+            self._work.put_nowait((work, future))
+        except queue.Full:
+            future.set_exception(DatabaseError(f"{QUEUE_LIMIT} writes wait for the database; this one is lost"))
+        return future
+
+    def do(self, work: Callable[[Connection], T]) -> T:
+        """Hand over one transaction and wait for it."""
+        return self.submit(work).result()
+
+    def close(self, patience_s: float = 10.0) -> None:
+        """Finish what is queued, then stop and close the database. Returns after `patience_s` at the latest."""
+        self._stopping.set()
+        self._work.put(None)
+        self._thread.join(patience_s)
+        self._engine.dispose()
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, future = item
+            if future.set_running_or_notify_cancel():
+                self._attempt(work, future)
+
+    def _attempt(self, work: Callable[[Connection], Any], future: Future[Any]) -> None:
+        for attempt in range(1_000_000):
+            try:
+                with self._engine.begin() as connection:
+                    result = work(connection)
+            except OperationalError as error:  # busy, full, away: it may pass
+                if not self._wait(attempt, error):
+                    future.set_exception(DatabaseError(f"the database cannot be written: {reason(error)}"))
+                    return
+            except IntegrityError as error:
+                future.set_exception(DatabaseError(f"the database refuses a row: {reason(error)}"))
+                return
+            except Exception as error:  # the caller's own work failed; it belongs to the caller, not to this thread
+                future.set_exception(error)
+                return
+            else:
+                self.failing_since = None
+                future.set_result(result)
+                return
+
+    def _wait(self, attempt: int, error: OperationalError) -> bool:
+        if self.failing_since is None:
+            self.failing_since = time.monotonic()
+            log.warning("the database cannot be written and will be tried again: %s", reason(error))
+        return self._patient and not self._stopping.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)])

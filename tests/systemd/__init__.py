@@ -1,0 +1,1 @@
+"""Tests against a booted systemd (make test-systemd)."""
