@@ -49,10 +49,9 @@ async def get_json(http: httpx.AsyncClient, path: str, body: dict[str, Any] | No
             response = await http.get(path, timeout=timeout_s, follow_redirects=True)
         else:
             response = await http.post(path, json=body, timeout=timeout_s)
-    except httpx.TimeoutException:
-        raise ServerUnreachableError(f"the server at {http.base_url} cannot be reached: no answer to {path} within {timeout_s:g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        why = str(error) or type(error).__name__
+        late = isinstance(error, httpx.TimeoutException)
+        why = f"no answer to {path} within {timeout_s:g} s" if late else str(error) or type(error).__name__
         raise ServerUnreachableError(f"the server at {http.base_url} cannot be reached: {why}") from None
     try:
         parsed = response.json()

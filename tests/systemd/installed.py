@@ -91,7 +91,7 @@ class Service:
 
     def command(self, *arguments: str, user: str = "root") -> dict[str, Any]:
         """What `vllm-canary … --json` prints; it must succeed."""
-        printed: dict[str, Any] = json.loads(self.container.run("/usr/local/bin/vllm-canary", *arguments, "--json", user=user).stdout)
+        printed: dict[str, Any] = json.loads(self.container.run("vllm-canary", *arguments, "--json", user=user).stdout)
         return printed
 
     def samples(self, user: str = "root") -> list[dict[str, Any]]:

@@ -1,0 +1,54 @@
+# A few verbs; each is also a line of README.md or CONTRIBUTING.md. PYTHON may name another interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+URL ?= http://127.0.0.1:8000
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.PHONY: run test test-vllm test-systemd lint docs clean help
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make run URL=http://127.0.0.1:8000   install into .venv and watch that server
+run: $(INSTALLED)
+	$(BIN)/vllm-canary run --url $(URL)
+
+## make test          the tests that need nothing but Python (some want gcc or root, and say so when they are skipped)
+test: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -q -n auto -m "not vllm and not systemd"
+
+## make test-vllm     the tests on a real vLLM server on CPU (installs it once into the user's cache: 3.4 GB)
+test-vllm: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -v -s -m vllm tests/vllm
+
+## make test-systemd  the tests in a booted systemd (root, Debian: debootstrap and systemd-container)
+test-systemd: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -v -s -m systemd tests/systemd
+
+## make lint          ruff, mypy and the import rules
+lint: $(INSTALLED_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+## make docs          write the reference pages anew from the code
+docs: $(INSTALLED_DEV)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# venv needs a package of its own on Debian and Ubuntu; say so instead of failing with a traceback.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "vllm-canary needs Python 3.11 or newer; set PYTHON=python3.12 or the like"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
+
+$(INSTALLED): $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(INSTALLED_DEV): $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(INSTALLED)
