@@ -38,6 +38,14 @@ class TargetCards:
         found = self.watch.identity()
         return found, None if found is not None else self.watch.state().reason
 
+    def settled(self) -> tuple[object, ...] | None:
+        """What of the identity should stay as it is (not the processes and their memory): when it moves, the identity is read anew."""
+        found, _ = self.identity()
+        if found is None:
+            return None
+        cards = tuple((c.uuid, c.power_limit_w, c.max_sm_clock_mhz, c.ecc, c.mig) for c in found.cards)
+        return (found.driver_version, found.cuda_driver_version, cards)
+
     def _own(self, readings: Mapping[str, GpuReading]) -> dict[str, GpuReading]:
         return {uuid: r for uuid, r in readings.items() if self.gpus == "auto" or uuid in self.gpus}
 

@@ -21,7 +21,7 @@ from monitor.daemon.judging import judge_target
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased
 from monitor.daemon.schedule import Schedule
 from monitor.daemon.watch import Skipped, TargetWatch
-from monitor.measure.gpu import GpuWatch, GpuWindow
+from monitor.measure.gpu import GpuWatch, GpuWindow, Timing
 from monitor.model import Outcome, Probe
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005  # threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a turn
 JUDGE_EVERY_S = 2.0
 IDENTITY_EVERY_S = 180.0
+CARDS_EVERY_S = 5.0  # how often it is asked whether driver or cards changed; asking costs nothing
+NVML_IDENTITY_EVERY_S = 20.0
 DATABASE_RETRY_S = 10.0
 SLEPT = timedelta(seconds=30)  # a judge that comes this late was stopped or suspended: silence before it was ours
 CENSORED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
@@ -131,7 +133,8 @@ class Daemon:
             values = asdict(window)
             writer.submit(lambda c: record.insert_gpu_reading(c, window.uuid, window.at, values))
 
-        return GpuWatch(wanted_cards([target.watches_gpus for target in self._settings.targets]), on_window=store)
+        gpus = wanted_cards([target.watches_gpus for target in self._settings.targets])
+        return GpuWatch(gpus, on_window=store, timing=Timing(identity_s=NVML_IDENTITY_EVERY_S))
 
     def _lanes(self, watch: TargetWatch, writer: Writer) -> tuple[Lane, Lane]:
         order = [probe.name for probe in watch.probes]
@@ -185,14 +188,21 @@ class Daemon:
             await asyncio.sleep(JUDGE_EVERY_S)
 
     async def _identities(self) -> None:
-        """Read every target's identity now and every few minutes; after a restart of the server the watch does it by itself."""
+        """Read every target's identity now, every few minutes, and when the driver or a card changed; after a restart of the server
+        the watch does it by itself."""
+        due_s: dict[str, float] = {}
+        cards: dict[str, object] = {}
         while True:
             for watch in self._watches:
+                name, seen = watch.settings.name, watch.cards.settled()
+                if time.monotonic() < due_s.get(name, 0.0) and seen == cards.get(name):
+                    continue
+                due_s[name], cards[name] = time.monotonic() + IDENTITY_EVERY_S, seen
                 try:
                     await watch.refresh_identity()
                 except DatabaseError as error:
-                    log.warning("target=%s the identity cannot be kept: %s", watch.settings.name, error)
-            await asyncio.sleep(IDENTITY_EVERY_S)
+                    log.warning("target=%s the identity cannot be kept: %s", name, error)
+            await asyncio.sleep(CARDS_EVERY_S)
 
     async def _beat(self) -> None:
         """Proves that the loop turns: to systemd's watchdog and to /healthz."""

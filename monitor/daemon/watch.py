@@ -89,7 +89,7 @@ class TargetWatch:
         self._keeps_identity = keeps_identity
         self.probes = list(probes)
         self.writer = writer
-        self._cards = cards
+        self.cards = cards
         self._channels = channels
         self._http = client(settings.url, _key_or_none(settings))
         self._page = MetricsPage(self._http, settings.metrics_page)
@@ -265,7 +265,7 @@ class TargetWatch:
         await self._http.aclose()
 
     def _sources(self) -> Sources:
-        gpu, reason = self._cards.identity()
+        gpu, reason = self.cards.identity()
         return Sources(self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint)
 
     async def _db(self, work: Callable[[Connection], T]) -> T:
