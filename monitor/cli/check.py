@@ -41,7 +41,7 @@ async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], i
     if checks[1].state == "bad":
         code = UNMEASURED
     for target in settings.targets:
-        found, target_code = await _target(target, probes)
+        found, target_code = await _target(target, probes, Path(settings.probes))
         checks += found
         code = USAGE if USAGE in {code, target_code} else max(code, target_code)
     checks += _channels(settings.channels)
@@ -84,7 +84,7 @@ async def _gpu(settings: Any) -> list[Any]:
     return [Check("GPU", "good", f"{cards}; driver {identity.driver_version}")]
 
 
-async def _target(target: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
+async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple[list[Any], int]:
     from monitor.daemon.watch import the_one_model  # noqa: PLC0415
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.preflight import Check, Preflight  # noqa: PLC0415
@@ -105,13 +105,12 @@ async def _target(target: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
             return flight.checks, error.exit_code
         await flight.server(cards)
         page = await flight.metrics()
-        await flight.probe_lengths(probes)
+        await flight.probe_lengths(probes, probes_dir)
         if any(c.state == "bad" and c.name.endswith(": model") for c in flight.checks):
             return flight.checks, USAGE
         await flight.answer_details(probes[0], page)
-    unfit = any(c.state == "bad" and ": probe " in c.name for c in flight.checks)
     unanswered = any(c.state == "bad" and c.name.endswith(": answer") for c in flight.checks)
-    return flight.checks, USAGE if unfit else UNMEASURED if unanswered else 0
+    return flight.checks, USAGE if flight.misfits else UNMEASURED if unanswered else 0
 
 
 def _channels(channels: Sequence[Any]) -> list[Any]:

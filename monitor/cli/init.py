@@ -87,6 +87,7 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
 
 async def _try(flight: Any, probe: Any, text: str) -> Written:
     """One probe: does it fit, is it answered, is the answer what it expects?"""
+    from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415
     from monitor.daemon.budget import hourly_cost  # noqa: PLC0415
     from monitor.judge.expect import judge_answer  # noqa: PLC0415
     from monitor.model import Outcome, Verdict  # noqa: PLC0415
@@ -95,7 +96,7 @@ async def _try(flight: Any, probe: Any, text: str) -> Written:
     shown = progress_console()
     if shown is not None:
         shown.print(f"trying {probe.name} … (the first answers of a new server can take a while)", style="dim")
-    await flight.probe_lengths([probe])
+    await flight.probe_lengths([probe], shipped_probes_dir())
     length = flight.lengths.get(probe.name)
     fitted, note = fit(probe, length, flight.max_model_len)
     if fitted is None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from monitor.cli.common import chosen_probes, chosen_targets, config_arguments, json_argument, load_context, print_json
@@ -65,6 +66,7 @@ async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]
             watch = TargetWatch(target, probes, writer, TargetCards(gpu, target.watches_gpus), keeps_identity=False)
             try:
                 await watch.load()
+                await _refuse_misfits(watch, probes, Path(settings.probes))
                 results += await _round(watch, probes, writer)
             finally:
                 await watch.close()
@@ -74,14 +76,22 @@ async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]
         await asyncio.to_thread(writer.close)
 
 
+async def _refuse_misfits(watch: Any, probes: Sequence[Probe], directory: Path) -> None:
+    """A probe that the context cannot hold is a mistake in its file, not a failure of the server. Raises ConfigError."""
+    from monitor.config.problems import ConfigError  # noqa: PLC0415
+    from monitor.measure.api import ServerUnreachableError  # noqa: PLC0415
+
+    with suppress(ServerUnreachableError):  # the canaries themselves will say so, and it is stored
+        problems = await watch.misfits(probes, directory)
+        if problems:
+            raise ConfigError(problems)
+
+
 async def _round(watch: Any, probes: Sequence[Probe], writer: Any) -> list[Any]:
     from monitor.daemon.lanes import lease_name, leased  # noqa: PLC0415
     from monitor.daemon.watch import Skipped  # noqa: PLC0415
-    from monitor.measure.api import ServerUnreachableError  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415
 
-    with suppress(ServerUnreachableError):  # the canaries themselves will say so, and it is stored
-        await watch.find_model()
     results: list[Any] = []
     shown = progress_console()
     async with leased(writer, lease_name(watch.settings.name, capped=True), LEASE_WAIT_S):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,12 +183,14 @@ def data_dir(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
-def fitting_problems(probe: Probe, prompt_tokens: int, max_model_len: int) -> Sequence[str]:
-    """Why a probe cannot run on this server's context, as sentences; empty when it fits."""
+def misfit(probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path) -> Problem | None:
+    """Why a probe cannot run on a server's context, with its place and the mend; None when it fits."""
     need = prompt_tokens + probe.max_tokens
     if need <= max_model_len:
-        return ()
-    return (
-        f"{probe.name} needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer) but the context holds "
-        f"{max_model_len}; lower max_tokens to {max(1, max_model_len - prompt_tokens)} or shorten the prompt",
-    )
+        return None
+    room = max_model_len - prompt_tokens
+    mend = f"lower max_tokens to {room}" if room > 0 else "shorten the prompt"
+    path = next((p for p in (directory / f"{probe.name}.yaml", directory / f"{probe.name}.yml") if p.exists()), directory)
+    line = YamlFile(path, str(path)).lines.get(("max_tokens",)) if path.is_file() else None
+    text = f"needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer), but the context holds {max_model_len}; {mend}"
+    return Problem(str(path), line, text)

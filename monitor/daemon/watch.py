@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
 from monitor.config.values import Secret
 from monitor.daemon.budget import HOUR, TokenLedger
@@ -24,6 +26,7 @@ from monitor.judge.starts import Start, judge_start
 from monitor.measure.api import ModelCard, ServerRefusedError, ServerUnreachableError, models
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.identity import Sources
+from monitor.measure.preflight import Preflight
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import client
 from monitor.model import Outcome, Phase, Probe, Sample, ServerPage
@@ -144,6 +147,15 @@ class TargetWatch:
         if self.settings.model is not None:
             return
         self.canary.model = the_one_model(self.settings.url, await models(self._http))
+
+    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
+        """Probes that this server's context cannot hold, and the model's name on the way. Raises as find_model does."""
+        cards = await models(self._http)
+        self.canary.model = self.settings.model or the_one_model(self.settings.url, cards)
+        flight = Preflight(self.settings.name, self._http, self._page, self.canary.model)
+        flight.max_model_len = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
+        await flight.probe_lengths(probes, directory)
+        return flight.misfits
 
     async def look(self) -> ServerPage:
         """Read the metrics page and note what it tells: a new start of the process, and whether the engine moved."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import httpx
 
-from monitor.config.probes import fitting_problems
+from monitor.config.probes import misfit
+from monitor.config.problems import Problem
 from monitor.measure import api
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.scrape import MetricsPage
@@ -38,6 +40,7 @@ class Preflight:
     checks: list[Check] = field(default_factory=list)
     max_model_len: int | None = None
     lengths: dict[str, int] = field(default_factory=dict)  # prompt tokens by probe
+    misfits: list[Problem] = field(default_factory=list)  # probes that cannot run in this context
 
     def say(self, what: str, state: State, detail: str, mend: str | None = None) -> None:
         """Note one finding."""
@@ -79,8 +82,8 @@ class Preflight:
             self.say("engine", "bad", "the server sleeps; requests would hang", "wake it: POST /wake_up")
         return page
 
-    async def probe_lengths(self, probes: Sequence[Probe]) -> None:
-        """Each probe's length against the context."""
+    async def probe_lengths(self, probes: Sequence[Probe], directory: Path) -> None:
+        """Each probe's length against the context; `directory` is where their files are."""
         for probe in probes:
             try:
                 length = await api.prompt_length(self.http, probe, self.model)
@@ -88,9 +91,10 @@ class Preflight:
                 self.say(f"probe {probe.name}", "unknown", f"its length cannot be told: {error}")
                 continue
             self.lengths[probe.name] = length
-            problems = fitting_problems(probe, length, self.max_model_len) if self.max_model_len else ()
-            if problems:
-                self.say(f"probe {probe.name}", "bad", problems[0], "it would be refused at every run")
+            problem = misfit(probe, length, self.max_model_len, directory) if self.max_model_len else None
+            if problem is not None:
+                self.misfits.append(problem)
+                self.say(f"probe {probe.name}", "bad", str(problem), "until then the server refuses it at every run")
             else:
                 of = f" of {self.max_model_len}" if self.max_model_len else ""
                 self.say(f"probe {probe.name}", "good", f"{length} prompt and up to {probe.max_tokens} answer tokens{of}")

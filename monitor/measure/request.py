@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +52,3 @@ def tokenize_body(probe: Probe, model: str | None) -> dict[str, Any]:
         kwargs = probe.sampling.get("chat_template_kwargs")
         return body | {"messages": [dict(m) for m in probe.messages or ()]} | ({"chat_template_kwargs": kwargs} if kwargs else {})
     return body | {"prompt": probe.prompt}
-
-
-_LIMIT_IN_TEXT = re.compile(r"max(?:imum|_)[ _]?(?:context|model)[_ ]len(?:gth)?[^0-9]{0,12}(\d+)")
-
-
-def context_length_in(message: str) -> int | None:
-    """The context length that vLLM's 400 texts name ("maximum context length is 1024 tokens", "max_model_len=1024")."""
-    found = _LIMIT_IN_TEXT.search(message)
-    return int(found[1]) if found else None

@@ -73,9 +73,17 @@ class Service:
         self.container.write("/etc/vllm-canary/probes/sky.yaml", PROBE)
         self.container.write("/etc/vllm-canary/config.yaml", CONFIG)
         self.container.write("/etc/vllm-canary/environment", f"CANARY_WEBHOOK_URL={WEBHOOK}/hook\n")
-        self._background("standin", "/mnt/tests/standin.py", "--port", "8000", "--max-model-len", "4096")
         self._background("receiver", "/mnt/tests/systemd/receiver.py", "9000", DELIVERIES)
+        self.start_server()
+
+    def start_server(self) -> None:
+        """Start the stand-in for vLLM and wait until it answers."""
+        self._background("standin", "/mnt/tests/standin.py", "--port", "8000", "--max-model-len", "4096")
         self.container.wait_until(self.server_state, 20, "the stand-in answers")
+
+    def stop_server(self) -> None:
+        """Take the stand-in for vLLM away."""
+        self.container.run("systemctl", "stop", "standin")
 
     def _background(self, name: str, *command: str) -> None:
         self.container.run("systemd-run", f"--unit={name}", "--quiet", "/usr/bin/python3", *command)
@@ -111,9 +119,10 @@ class Service:
         self.container.wait_until(lambda: len(new()) >= more, seconds, f"{more} more samples in the history")
         return new()
 
-    def deliveries(self) -> list[dict[str, Any]]:
-        """Bodies that the webhook was sent."""
-        return [json.loads(line) for line in self.container.read(DELIVERIES).splitlines()]
+    def deliveries(self, event: str, kind: str) -> list[dict[str, Any]]:
+        """The incidents of one kind that the webhook was told of: `opened`, `updated` or `resolved`."""
+        sent = [json.loads(line) for line in self.container.read(DELIVERIES).splitlines()]
+        return [body["incident"] for body in sent if (body["event"], body["incident"]["kind"]) == (event, kind)]
 
     def evidence(self) -> str:
         """What a person would look at when a test fails."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from systemd.installed import CONFIG, DATABASE, SERVER, UNIT, Service
+from systemd.installed import CONFIG, DATABASE, SERVER, UNIT, Service, documented_commands
 
 CONFIG_FILE = "/etc/vllm-canary/config.yaml"
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/test.conf"
@@ -21,8 +21,9 @@ def test_systemd_finds_no_fault_with_the_unit(service: Service) -> None:
 
 
 def test_the_unit_becomes_active_when_the_daemon_says_it_is_ready_and_runs_as_its_own_user(service: Service) -> None:
-    service.start()
+    service.container.shell(documented_commands("Configure"))
     assert service.container.property(UNIT, "ActiveState") == "active"
+    assert service.container.property(UNIT, "UnitFileState") == "enabled"
     main = service.container.property(UNIT, "MainPID")
     assert service.container.run("stat", "-c", "%U", f"/proc/{main}").stdout.strip() == "vllm-canary"
 
@@ -41,16 +42,23 @@ def test_a_shorter_context_sends_one_message_that_names_it(service: Service) -> 
     service.wait_for_samples(2)  # the fingerprint before is known
     service.server_state(max_model_len=2048, process_start=time.time(), system_fingerprint="vllm-0.32.0-0badcafe")
 
-    def opened() -> list[dict[str, Any]]:
-        sent = [d for d in service.deliveries() if d["event"] == "opened"]
-        return [d for d in sent if d["incident"]["kind"] == "config_change"]
-
-    service.container.wait_until(opened, 150, "a message about the change")
+    service.container.wait_until(lambda: service.deliveries("opened", "config_change"), 150, "a message about the change")
     service.wait_for_samples(3)  # time in which a second message would come
-    assert len(opened()) == 1
-    changes = {change["field"]: change for change in opened()[0]["incident"]["changes"]}
+    (incident,) = service.deliveries("opened", "config_change")
+    changes = {change["field"]: change for change in incident["changes"]}
     assert (changes["max_model_len"]["before"], changes["max_model_len"]["after"]) == (4096, 2048)
-    assert opened()[0]["incident"]["target"] == "local"
+    assert incident["target"] == "local"
+
+
+def test_it_starts_without_the_server_and_carries_on_when_the_server_comes(service: Service) -> None:
+    service.container.run("systemctl", "stop", UNIT, timeout=60)
+    service.stop_server()
+    service.start()
+    assert service.container.property(UNIT, "ActiveState") == "active"
+    service.container.wait_until(lambda: service.deliveries("opened", "server_down"), 60, "a message that the server is down")
+    service.start_server()
+    service.container.wait_until(lambda: service.deliveries("resolved", "server_down"), 60, "a message that the server is back")
+    assert len(service.deliveries("opened", "server_down")) == 1
 
 
 def test_stop_ends_it_cleanly_and_the_history_stays_readable(service: Service) -> None:
@@ -62,6 +70,22 @@ def test_stop_ends_it_cleanly_and_the_history_stays_readable(service: Service) -
     assert service.container.property(UNIT, "ActiveState") == "inactive"  # "failed" after a kill or an exit code
     assert service.container.property(UNIT, "ExecMainStatus") == "0"
     assert service.samples(user="nobody")
+
+
+def test_the_history_of_a_killed_daemon_is_readable_before_and_after_the_shared_memory_is_gone(service: Service) -> None:
+    service.start()
+    last = service.wait_for_samples(1)[-1]["id"]
+    service.container.write(DROP_IN, "[Service]\nRestart=no\n")
+    try:
+        service.container.shell(f"systemctl daemon-reload; systemctl kill --signal=KILL {UNIT}")
+        service.container.wait_until(lambda: service.container.property(UNIT, "ActiveState") == "failed", 20, "the daemon is dead")
+        assert service.container.run("test", "-s", f"{DATABASE}-wal", check=False).returncode == 0
+        assert max(sample["id"] for sample in service.samples(user="nobody")) >= last
+        service.container.run("rm", "-f", f"{DATABASE}-shm")  # as when a backup of the two files is looked at
+        assert max(sample["id"] for sample in service.samples(user="nobody")) >= last
+    finally:
+        service.container.shell(f"rm {DROP_IN}; systemctl daemon-reload; systemctl reset-failed {UNIT}; systemctl start {UNIT}")
+    assert service.wait_for_samples(1)
 
 
 def test_a_daemon_that_stands_still_is_restarted_by_the_watchdog(service: Service) -> None:

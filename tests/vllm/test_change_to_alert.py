@@ -19,14 +19,13 @@ SETTLED_S = 10.0  # a second alert for the same thing would have come by then
 
 @pytest.fixture(scope="module")
 def watched(bed: Bed) -> Bed:
-    """A server that was watched and is down, and a daemon that waits for it."""
-    had_answers = bool(bed.canary.samples(outcome="ok"))
-    if not had_answers:
+    """A server that was watched and has died, known to be down: what test_main_job.py leaves, or the same made here."""
+    if not bed.canary.samples(outcome="ok"):
         bed.start_server()
-    bed.watch(PROBES)
-    if not had_answers:
+        bed.watch(PROBES)
         bed.canary.wait_for_samples("first answers", 5, 90.0, outcome="ok")
     bed.stop_server()
+    wait_for("the incident", lambda: bed.canary.open_incidents("server_down"), 60.0, bed.canary.state_of_things)
     return bed
 
 
@@ -41,6 +40,17 @@ def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
     assert [row["phase"] for row in rows].count("cold") == 1, "a new process starts cold, once"
     assert {row["verdict"] for row in rows} == {"pass"}
     return rows
+
+
+@pytest.mark.timeout(60, func_only=True)
+def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(watched: Bed) -> None:
+    canary, receiver = watched.canary, watched.receiver
+    before, began, last = canary.open_incidents("server_down"), time.monotonic(), canary.last_id()
+    watched.watch(PROBES)
+    canary.wait_for_samples("refused canaries", 4, 30.0, after=last, outcome="refused")
+
+    assert [d.event for d in receiver.deliveries if d.at >= began and d.kind == "server_down"] == []
+    assert canary.open_incidents("server_down") == before, "it is still the same incident"
 
 
 @pytest.mark.timeout(240, func_only=True)
