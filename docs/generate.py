@@ -13,7 +13,7 @@ EXIT_CODES = """
 | exit code | means |
 |---|---|
 | 0 | good |
-| 1 | a regression: verdict `fail`, or outcome queue_cap, hung, truncated, stream_error, malformed, empty (`probe`); an open incident (`status`) |
+| 1 | verdict `fail`, or outcome queue_cap, hung, truncated, stream_error, malformed, empty (`probe`); an open incident (`status`) |
 | 2 | usage, configuration, a wrong API key, an unknown model, a database of a newer version |
 | 3 | could not be measured: refused, timeout, http_error, rejected, database unreachable, no sample for three intervals |
 

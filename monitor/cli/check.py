@@ -85,7 +85,6 @@ async def _gpu(settings: Any) -> list[Any]:
 
 
 async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple[list[Any], int]:
-    from monitor.daemon.watch import the_one_model  # noqa: PLC0415
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.preflight import Check, Preflight  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
@@ -99,7 +98,7 @@ async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple
         flight = Preflight(target.name, http, MetricsPage(http, target.metrics_page), target.model)
         try:
             cards = await api.models(http)
-            flight.model = target.model or the_one_model(target.url, cards)
+            flight.model = target.model or api.the_one_model(target.url, cards)
         except Told as error:
             flight.say("server", "bad", str(error), "start it, or mend `url:`" if error.exit_code == UNMEASURED else None)
             return flight.checks, error.exit_code

@@ -57,7 +57,6 @@ async def first_look(gpu: Any) -> None:
 
 
 async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
-    from monitor.daemon.watch import the_one_model  # noqa: PLC0415
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.identity import Sources, read_identity  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
@@ -65,7 +64,7 @@ async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
 
     http = client(target.url, target.api_key())
     async with http:
-        model = target.model or the_one_model(target.url, await api.models(http))
+        model = target.model or api.the_one_model(target.url, await api.models(http))
         page = await MetricsPage(http, target.metrics_page).read()
         gpu, reason = cards.identity()
         known = _last_system_fingerprint(database, target.name)

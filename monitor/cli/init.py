@@ -59,7 +59,6 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
 
     from monitor.config import ConfigError, Problem, Settings, load_probes, shipped_probes_dir  # noqa: PLC0415
     from monitor.config.yamlfile import sentence  # noqa: PLC0415
-    from monitor.daemon.watch import the_one_model  # noqa: PLC0415
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.preflight import Preflight  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
@@ -76,7 +75,7 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
     async with client(one.url, key) as http:
         flight = Preflight(one.name, http, MetricsPage(http, one.metrics_page), one.model)
         cards = await api.models(http)
-        flight.model = one.model or the_one_model(one.url, cards)
+        flight.model = one.model or api.the_one_model(one.url, cards)
         await flight.server(cards)
         wrong = next((c for c in flight.checks if c.state == "bad"), None)
         if wrong is not None:

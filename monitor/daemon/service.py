@@ -21,7 +21,8 @@ from monitor.daemon.judging import judge_target
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased
 from monitor.daemon.schedule import Schedule
 from monitor.daemon.watch import Skipped, TargetWatch
-from monitor.measure.gpu import GpuWatch, GpuWindow, Timing
+from monitor.measure.cardfigures import GpuWindow
+from monitor.measure.gpu import GpuWatch, Timing
 from monitor.model import Outcome, Probe
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application

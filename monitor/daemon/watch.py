@@ -20,10 +20,10 @@ from monitor.config.values import Secret
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.identity import IdentityWatch
-from monitor.errors import USAGE, Told
 from monitor.judge.expect import judge_answer
+from monitor.judge.phase import Stillness, judge_phase
 from monitor.judge.starts import Start, judge_start
-from monitor.measure.api import ModelCard, ServerRefusedError, ServerUnreachableError, models
+from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.identity import Sources
 from monitor.measure.preflight import Preflight
@@ -36,16 +36,6 @@ from monitor.store.writer import Writer
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-IDLE_AFTER_S = 10.0  # clocks ramp down after some seconds without an engine step (DESIGN.md, phase)
-
-
-class SeveralModelsError(Told):
-    """The server serves several base models and nobody said which one is meant."""
-
-    exit_code = USAGE
-
-    def __init__(self, url: str, names: Sequence[str]) -> None:
-        super().__init__(f"{url} serves several models: {', '.join(names)}; say which one with `model:` under the target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +44,6 @@ class Skipped:
 
     probe: Probe
     reason: str
-
-
-@dataclass(slots=True)
-class Stillness:
-    """Since when the engine's step counter is known to stand: a lower bound, from the first reading that showed its present value."""
-
-    steps: float | None = None
-    since_s: float | None = None  # monotonic
-    moved: bool = False  # whether a movement was ever seen; before that the bound says little
-
-    def note(self, steps: float | None, now_s: float) -> None:
-        """Take up one reading of the counter."""
-        if steps is not None and steps == self.steps:
-            return
-        self.moved = self.moved or (steps is not None and self.steps is not None)
-        self.steps, self.since_s = steps, None if steps is None else now_s
-
-    def for_s(self, now_s: float) -> float | None:
-        """Seconds without a step, at least; None without a counter."""
-        return None if self.since_s is None else now_s - self.since_s
 
 
 class TargetWatch:
@@ -178,15 +148,10 @@ class TargetWatch:
             self._last_good = page
 
     def phase_of(self, probe: Probe, before: ServerPage) -> Phase:
-        """cold before the first good answer of this start and parameter set; idle after 10 s without an engine step; else warm."""
-        if probe.parameter_set not in self._warmed:
-            return Phase.COLD
-        idle_s = self._stillness.for_s(time.monotonic())
-        if idle_s is None:  # no counter: all that is known is when we ourselves last asked
-            idle_s = None if self._last_canary_s is None else time.monotonic() - self._last_canary_s
-        if idle_s is None or (not self._stillness.moved and not before.running):
-            return Phase.IDLE
-        return Phase.IDLE if idle_s > IDLE_AFTER_S else Phase.WARM
+        """How warm the server is for this probe (judge/phase.py)."""
+        since_ours_s = None if self._last_canary_s is None else time.monotonic() - self._last_canary_s
+        is_new = probe.parameter_set not in self._warmed
+        return judge_phase(is_new, self._stillness, time.monotonic(), before.running, since_ours_s)
 
     async def refresh_identity(self, page: ServerPage | None = None) -> None:
         """Read the identity now; a server that does not answer leaves it due."""
@@ -282,14 +247,6 @@ class TargetWatch:
 
     async def _db(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.wrap_future(self.writer.submit(work))
-
-
-def the_one_model(url: str, cards: Sequence[ModelCard]) -> str | None:
-    """The served name to ask for. Several names of one model are one; several base models are a question for the user."""
-    bases = [card for card in cards if card.is_base]
-    if len({card.root for card in bases}) > 1:
-        raise SeveralModelsError(url, [card.id for card in bases])
-    return bases[0].id if bases else None
 
 
 def _key_or_none(settings: TargetSettings) -> Secret | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,15 @@ class ServerRefusedError(Told):
         self.exit_code = USAGE if status in {401, 403, 404} else UNMEASURED
         mend = "; give the API key with api_key_env or api_key_file" if status == 401 else ""
         super().__init__(f"the server answered HTTP {status}: {message}{mend}" if status != 200 else message)
+
+
+class SeveralModelsError(Told):
+    """The server serves several base models and nobody said which one is meant."""
+
+    exit_code = USAGE
+
+    def __init__(self, url: str, names: Sequence[str]) -> None:
+        super().__init__(f"{url} serves several models: {', '.join(names)}; say which one with `model:` under the target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +124,11 @@ def _text(value: Any) -> str | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def the_one_model(url: str, cards: Sequence[ModelCard]) -> str | None:
+    """The served name to ask for. Several names of one model are one; several base models are a question for the user."""
+    bases = [card for card in cards if card.is_base]
+    if len({card.root for card in bases}) > 1:
+        raise SeveralModelsError(url, [card.id for card in bases])
+    return bases[0].id if bases else None

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import httpx
 
 from monitor.measure.answer import Answer
+from monitor.measure.cardfigures import sample_fields
 from monitor.measure.figures import decode_tok_s, itl_figures, load_figures, server_timing
-from monitor.measure.gpu import sample_fields
 from monitor.measure.patience import Limits
 from monitor.measure.request import canary_request
 from monitor.measure.scrape import MetricsPage

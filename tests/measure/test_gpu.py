@@ -17,7 +17,8 @@ from typing import Any, Literal
 import pytest
 from nvml import CARD_A, CARD_B, StubNvml, card
 
-from monitor.measure.gpu import GpuWatch, GpuWindow, Timing, sample_fields, summarise
+from monitor.measure.cardfigures import GpuWindow, sample_fields, summarise
+from monitor.measure.gpu import GpuWatch, Timing
 from monitor.measure.nvml import Nvml, NvmlUnavailable
 from monitor.model import GpuReading, Sample
 
