@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -14,6 +14,12 @@ from monitor.errors import USAGE, Told
 from monitor.model import Cause, Change, Finding, Incident, Kind, Severity
 from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
+
+OVER = {
+    Kind.SERVER_DOWN: "the server answers again",
+    Kind.HUNG: "the engine moves again",
+    Kind.NO_SAMPLES: "the probe measures again",
+}
 
 
 class IncidentError(Told):
@@ -39,7 +45,7 @@ def reconcile(
     keys = {finding.key for finding in findings}
     for incident in open_incidents(connection, target, kinds):
         if incident.key not in keys:
-            close(connection, incident, now, "it is over", channels)
+            close(connection, incident, now, OVER.get(incident.kind, "it is over"), channels)
 
 
 def _open(connection: Connection, finding: Finding, now: datetime, channels: Sequence[str]) -> Incident:
@@ -68,7 +74,7 @@ def _update(connection: Connection, existing: Incident, finding: Finding, now: d
     if not news and dict(finding.evidence) == dict(existing.evidence):
         return existing
     # What it was before the first change stays the place to roll back to.
-    evidence = {**finding.evidence, **{k: v for k, v in existing.evidence.items() if k == "digest_before"}}
+    evidence = {**finding.evidence, **{k: v for k, v in existing.evidence.items() if k in {"digest_before", "fingerprint_before"}}}
     values = {
         "severity": finding.severity.value,
         "cause": finding.cause.value if finding.cause else None,
@@ -82,6 +88,11 @@ def _update(connection: Connection, existing: Incident, finding: Finding, now: d
         _note_finding(connection, incident.id, finding, now)
         _event(connection, incident, now, "updated", channels)
     return incident
+
+
+def set_evidence(connection: Connection, incident: Incident, values: Mapping[str, Any]) -> None:
+    """Keep a figure of an open incident true, without a word to anybody."""
+    connection.execute(update(t.incident).where(t.incident.c.id == incident.id).values(evidence={**incident.evidence, **values}))
 
 
 def _chained(earlier: Sequence[Change], later: Sequence[Change]) -> tuple[Change, ...]:

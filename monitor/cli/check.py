@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -44,8 +45,10 @@ async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], i
         found, target_code = await _target(target, probes, Path(settings.probes))
         checks += found
         code = USAGE if USAGE in {code, target_code} else max(code, target_code)
-    checks += _channels(settings.channels)
-    return checks, code
+    channels = _channels(settings.channels)
+    if any(check.state == "bad" for check in channels):
+        code = USAGE
+    return checks + channels, code
 
 
 def _database(database: str) -> list[Any]:
@@ -66,22 +69,39 @@ def _database(database: str) -> list[Any]:
 
 async def _gpu(settings: Any) -> list[Any]:
     from monitor.cli.fingerprint import first_look  # noqa: PLC0415
-    from monitor.daemon.cards import wanted_cards  # noqa: PLC0415
-    from monitor.measure.gpu import GpuWatch  # noqa: PLC0415
+    from monitor.daemon.cards import CardWatches  # noqa: PLC0415
+
+    watches = CardWatches([target.watches_gpus for target in settings.targets])
+    watches.start()
+    await first_look(watches)
+    found = [_cards(watch) for watch in watches.all()]
+    watches.stop()
+    watched = [check for check in found if check is not None]
+    return watched or [_no_cards()]
+
+
+def _no_cards() -> Any:
     from monitor.measure.preflight import Check  # noqa: PLC0415
 
-    watch = GpuWatch(wanted_cards([target.watches_gpus for target in settings.targets]))
-    watch.start()
-    await first_look(watch)
+    mend = "heat and clocks stay unknown; set `gpus:` to UUIDs where the server's cards are here, or to {dcgm: URL}"
+    return Check("GPU", "unknown", "no card is watched", mend)
+
+
+def _cards(watch: Any) -> Any | None:
+    """What one watch sees; None for one that is switched off."""
+    from monitor.measure.dcgm import missing_proof  # noqa: PLC0415
+    from monitor.measure.preflight import Check  # noqa: PLC0415
+
     state, identity = watch.state(), watch.identity()
-    watch.stop()
     if state.status == "off":
-        mend = "heat and clocks stay unknown; set `gpus:` where the server's cards are here"
-        return [Check("GPU", "unknown", "no card is watched", mend)]
+        return None
     if identity is None or state.status != "ok":
-        return [Check("GPU", "unknown", state.reason or "not read yet", "without it heat cannot be told from other causes")]
-    cards = ", ".join(f"{card.name or card.uuid}" for card in identity.cards)
-    return [Check("GPU", "good", f"{cards}; driver {identity.driver_version}")]
+        return Check("GPU", "unknown", state.reason or "not read yet", "without it heat cannot be told from other causes")
+    cards = ", ".join(card.name or card.uuid for card in identity.cards)
+    readings = watch.before(time.monotonic_ns())
+    lacking = next((text for reading in readings.values() if (text := missing_proof(reading)) is not None), None)
+    detail = f"{cards}; driver {identity.driver_version or 'unknown'}"
+    return Check("GPU", "good" if lacking is None else "unknown", detail, lacking)
 
 
 async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple[list[Any], int]:

@@ -36,22 +36,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _read_all(targets: Sequence[Any], database: str) -> list[Fingerprint]:
-    from monitor.daemon.cards import TargetCards, wanted_cards  # noqa: PLC0415 - --help needs none of this
-    from monitor.measure.gpu import GpuWatch  # noqa: PLC0415
+    from monitor.daemon.cards import CardWatches  # noqa: PLC0415 - --help needs none of this
 
-    gpu = GpuWatch(wanted_cards([target.watches_gpus for target in targets]))
+    gpu = CardWatches([target.watches_gpus for target in targets])
     gpu.start()
     try:
         await first_look(gpu)
-        return [await _read(target, TargetCards(gpu, target.watches_gpus), database) for target in targets]
+        return [await _read(target, gpu.of(target.watches_gpus), database) for target in targets]
     finally:
         gpu.stop()
 
 
-async def first_look(gpu: Any) -> None:
-    """Give the watch a moment to open NVML; a machine without a GPU says so at once."""
+async def first_look(watches: Any) -> None:
+    """Give the watches a moment to read their cards; a machine without a GPU says so at once."""
     for _ in range(int(GPU_WAIT_S / 0.05)):
-        if gpu.identity() is not None or gpu.state().status in {"absent", "off"}:
+        if all(w.identity() is not None or w.state().status in {"absent", "off"} for w in watches.all()):
             return
         await asyncio.sleep(0.05)
 

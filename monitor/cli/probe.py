@@ -51,19 +51,18 @@ def exit_code(samples: Sequence[Sample], statuses: Sequence[int | None] = ()) ->
 
 
 async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]) -> list[Any]:
-    from monitor.daemon.cards import TargetCards, wanted_cards  # noqa: PLC0415 - --help needs none of this
+    from monitor.daemon.cards import CardWatches  # noqa: PLC0415 - --help needs none of this
     from monitor.daemon.watch import TargetWatch  # noqa: PLC0415
-    from monitor.measure.gpu import GpuWatch  # noqa: PLC0415
     from monitor.store.database import open_writer  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
 
     writer = Writer(open_writer(settings.database), patient=False)
-    gpu = GpuWatch(wanted_cards([target.watches_gpus for target in targets]))
+    gpu = CardWatches([target.watches_gpus for target in targets])
     gpu.start()
     try:
         results: list[Any] = []
         for target in targets:
-            watch = TargetWatch(target, probes, writer, TargetCards(gpu, target.watches_gpus), keeps_identity=False)
+            watch = TargetWatch(target, probes, writer, gpu.of(target.watches_gpus), keeps_identity=False)
             try:
                 await watch.load()
                 await _refuse_misfits(watch, probes, Path(settings.probes))

@@ -43,10 +43,17 @@ class ClassSettings(Block):
     )
 
 
-def _list_of_uuids(value: Any) -> Any:
-    if value in ("auto", "none") or (isinstance(value, list) and all(isinstance(v, str) for v in value) and value):
+class DcgmSource(Block):
+    """The cards of another machine, through its DCGM exporter."""
+
+    dcgm: PlainUrl = Field(description="The exporter's page.", examples=["http://gpu-1:9400/metrics"])
+
+
+def _gpu_source(value: Any) -> Any:
+    uuids = isinstance(value, list) and all(isinstance(v, str) for v in value) and value
+    if uuids or isinstance(value, dict) or value in ("auto", "none"):
         return value
-    raise ValueError(f"is {value!r}; it must be auto, none, or a list of card UUIDs such as [GPU-…] (nvidia-smi -L)")
+    raise ValueError(f"is {value!r}; it must be auto, none, a list of card UUIDs such as [GPU-…] (nvidia-smi -L), or {{dcgm: URL}}")
 
 
 class TargetSettings(Block):
@@ -74,9 +81,10 @@ class TargetSettings(Block):
         "root is a folder here.",
         examples=["/models/llama-3.1-8b"],
     )
-    gpus: Annotated[Literal["auto", "none"] | list[str], BeforeValidator(_list_of_uuids)] = Field(
+    gpus: Annotated[Literal["auto", "none"] | list[str] | DcgmSource, BeforeValidator(_gpu_source)] = Field(
         default="auto",
-        description="The cards that serve this target: `auto` (all of this machine, if the server is on it), `none`, or a list of UUIDs.",
+        description="The cards that serve this target: `auto` (all of this machine, if the server is on it), `none`, a list of UUIDs, "
+        "or `{dcgm: URL}` for those that a DCGM exporter shows.",
         examples=["auto"],
     )
     token_budget_per_hour: int = Field(
@@ -103,7 +111,7 @@ class TargetSettings(Block):
         return self.metrics_url or f"{self.url}/metrics"
 
     @property
-    def watches_gpus(self) -> Literal["auto", "none"] | list[str]:
+    def watches_gpus(self) -> Literal["auto", "none"] | list[str] | DcgmSource:
         """`gpus`, with `auto` meaning none for a server on another machine: its cards are not ours."""
         return "none" if self.gpus == "auto" and not self.is_local else self.gpus
 

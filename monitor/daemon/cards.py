@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from monitor.measure.gpu import GpuWatch
+from monitor.config.settings import DcgmSource
+from monitor.measure.cardfigures import GpuWindow
+from monitor.measure.dcgm import DcgmSession
+from monitor.measure.gpu import GpuWatch, Timing
 from monitor.measure.nvml import NvmlIdentity
 from monitor.model import GpuReading
+
+CardChoice = Literal["auto", "none"] | list[str] | DcgmSource
+PAGE_EVERY_S = 5.0  # an exporter reads its cards every 30 s unless told otherwise; asking more often finds the new page sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +23,7 @@ class TargetCards:
     """What a target may see of the watch: its own cards, or all of this machine's."""
 
     watch: GpuWatch | None
-    gpus: Literal["auto", "none"] | Sequence[str]
+    gpus: CardChoice
 
     @property
     def watching(self) -> bool:
@@ -47,10 +54,50 @@ class TargetCards:
         return (found.driver_version, found.cuda_driver_version, cards)
 
     def _own(self, readings: Mapping[str, GpuReading]) -> dict[str, GpuReading]:
-        return {uuid: r for uuid, r in readings.items() if self.gpus == "auto" or uuid in self.gpus}
+        return {uuid: r for uuid, r in readings.items() if not isinstance(self.gpus, list) or uuid in self.gpus}
 
 
-def wanted_cards(per_target: Sequence[Literal["auto", "none"] | list[str]]) -> Literal["auto", "none"] | list[str]:
+class CardWatches:
+    """All watches of a process: one NVML watch for this machine's cards, and one for each DCGM page."""
+
+    def __init__(
+        self, per_target: Sequence[CardChoice], on_window: Callable[[GpuWindow], None] | None = None, timing: Timing | None = None
+    ) -> None:
+        timing = timing or Timing()
+        own = wanted_cards([choice for choice in per_target if not isinstance(choice, DcgmSource)])
+        pages = {choice.dcgm for choice in per_target if isinstance(choice, DcgmSource)}
+        self.nvml = GpuWatch(own, on_window=on_window, timing=timing)
+        self._pages = {
+            url: GpuWatch("auto", PAGE_EVERY_S, on_window=on_window, open_session=partial(open_page, url), timing=timing) for url in pages
+        }
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for watch in self.all():
+            watch.start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        for watch in self.all():
+            watch.stop()
+
+    def all(self) -> list[GpuWatch]:
+        """Every watch."""
+        return [self.nvml, *self._pages.values()]
+
+    def of(self, choice: CardChoice) -> TargetCards:
+        """What one target may see."""
+        return TargetCards(self._pages[choice.dcgm] if isinstance(choice, DcgmSource) else self.nvml, choice)
+
+
+def open_page(url: str) -> DcgmSession:
+    """A session on a DCGM page. Raises NvmlUnavailable."""
+    session = DcgmSession(url)
+    session.open()
+    return session
+
+
+def wanted_cards(per_target: Sequence[CardChoice]) -> Literal["auto", "none"] | list[str]:
     """What one watch must read to serve several targets."""
     if "auto" in per_target:
         return "auto"

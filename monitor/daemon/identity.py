@@ -86,8 +86,15 @@ def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Se
     if trigger and changes.digest(fields) != known.digest:  # otherwise only a soft field moved: reported, but no other identity
         row_id, fields = _earlier(connection, target_id, known.id, fields)
     row_id = fingerprints.save(connection, target_id, changes.digest(fields), fields, seen.at, row_id=row_id)
-    if trigger and not _rolled_back(connection, seen, row_id, trigger, channels):
-        evidence = {"digest_before": known.digest, "digest_after": changes.digest(fields), "fingerprint_before": known.id}
+    if not trigger:
+        _follow(connection, seen.target, row_id, changes.digest(fields))
+    elif not _rolled_back(connection, seen, row_id, trigger, channels):
+        evidence = {
+            "digest_before": known.digest,
+            "digest_after": changes.digest(fields),
+            "fingerprint_before": known.id,
+            "fingerprint_after": row_id,
+        }
         incidents.report(connection, changes.config_change(seen.target, trigger, seen.at, evidence), seen.at, channels)
 
 
@@ -97,6 +104,13 @@ def _earlier(connection: Connection, target_id: int, known_id: int, fields: Fiel
         if stored.id != known_id and changes.is_same(stored.fields, fields):
             return stored.id, changes.merged(stored.fields, fields)
     return None, fields
+
+
+def _follow(connection: Connection, target: str, row_id: int, digest: str) -> None:
+    """What is learnt of an identity changes its digest; the incident that led to it keeps naming the right one."""
+    for incident in incidents.open_incidents(connection, target, [Kind.CONFIG_CHANGE]):
+        if incident.evidence.get("fingerprint_after") == row_id and incident.evidence.get("digest_after") != digest:
+            incidents.set_evidence(connection, incident, {"digest_after": digest})
 
 
 def _rolled_back(connection: Connection, seen: Fingerprint, row_id: int, trigger: Sequence[Change], channels: Sequence[str]) -> bool:

@@ -16,14 +16,14 @@ from monitor.alert.dispatch import Dispatcher, channels_of
 from monitor.config.settings import Settings
 from monitor.config.values import host_port
 from monitor.daemon import systemd
-from monitor.daemon.cards import TargetCards, wanted_cards
+from monitor.daemon.cards import CardWatches
 from monitor.daemon.judging import judge_target
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased
 from monitor.daemon.schedule import Schedule
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.measure.cardfigures import GpuWindow
-from monitor.measure.gpu import GpuWatch, Timing
-from monitor.model import Outcome, Probe
+from monitor.measure.gpu import Timing
+from monitor.model import Outcome, Probe, Sample, Verdict
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application
 from monitor.store import record
@@ -52,6 +52,7 @@ class Daemon:
         self._watches: list[TargetWatch] = []
         self._writer: Writer | None = None
         self._beat_s = time.monotonic()
+        self._fates: dict[tuple[str, str], str] = {}  # how each probe fared the last time
         self._stopping = asyncio.Event()
         app = application(self._exporter.text, self._not_alive, self._not_ready)
         self.web = WebServer(app, *host_port(settings.listen))
@@ -62,6 +63,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: the configuration is read at the start only; restart to take up changes")
         self.web.start()
         beating = asyncio.create_task(self._beat())
         systemd.notify("READY=1", "STATUS=starting")
@@ -91,11 +93,10 @@ class Daemon:
 
     async def _watch(self, writer: Writer) -> None:
         """Start everything, wait for the end, stop everything."""
-        gpu = self._gpu_watch(writer)
+        gpu = self._card_watches(writer)
         gpu.start()
         for target in self._settings.targets:
-            cards = TargetCards(gpu, target.watches_gpus)
-            watch = TargetWatch(target, self._probes, writer, cards, list(self._channels))
+            watch = TargetWatch(target, self._probes, writer, gpu.of(target.watches_gpus), list(self._channels))
             await watch.load()
             schedule = {probe.name: probe.every_s for probe in self._probes}
             writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule))
@@ -108,7 +109,6 @@ class Daemon:
         loops += [asyncio.create_task(self._judge(writer)), asyncio.create_task(self._identities())]
         loops.append(asyncio.create_task(dispatcher.run()))
         schedule_of_all.start()
-        log.info("watching %s", ", ".join(f"{w.settings.name} ({w.settings.url})" for w in self._watches))
         try:
             await self._until_stopped(loops)
         finally:
@@ -129,13 +129,13 @@ class Daemon:
             task.result()
             raise RuntimeError("a loop of the daemon ended by itself")
 
-    def _gpu_watch(self, writer: Writer) -> GpuWatch:
+    def _card_watches(self, writer: Writer) -> CardWatches:
         def store(window: GpuWindow) -> None:
             values = asdict(window)
             writer.submit(lambda c: record.insert_gpu_reading(c, window.uuid, window.at, values))
 
-        gpus = wanted_cards([target.watches_gpus for target in self._settings.targets])
-        return GpuWatch(gpus, on_window=store, timing=Timing(identity_s=NVML_IDENTITY_EVERY_S))
+        choices = [target.watches_gpus for target in self._settings.targets]
+        return CardWatches(choices, on_window=store, timing=Timing(identity_s=NVML_IDENTITY_EVERY_S))
 
     def _lanes(self, watch: TargetWatch, writer: Writer) -> tuple[Lane, Lane]:
         order = [probe.name for probe in watch.probes]
@@ -165,10 +165,19 @@ class Daemon:
         measured, _stored = result
         sample = measured.sample
         self._exporter.sample(sample)
-        level = logging.DEBUG if sample.outcome is Outcome.OK and sample.verdict.value != "fail" else logging.WARNING
-        log.log(level, "target=%s probe=%s outcome=%s %s", sample.target, sample.probe, sample.outcome.value, measured.detail or "")
+        self._log(sample, measured.detail)
         if sample.outcome in CENSORED and probe.capped:
             await watch.canary.hold_off(sample.waiting)
+
+    def _log(self, sample: Sample, detail: str | None) -> None:
+        """A probe that fares otherwise than the last time is news; the rest is in the history."""
+        fate = f"{sample.outcome.value}/{sample.verdict.value}"
+        before = self._fates.get((sample.target, sample.probe))
+        self._fates[sample.target, sample.probe] = fate
+        well = sample.outcome is Outcome.OK and sample.verdict is not Verdict.FAIL
+        level = logging.DEBUG if fate == before or (well and before is None) else logging.INFO if well else logging.WARNING
+        told = f" ({detail})" if detail else ""
+        log.log(level, "target=%s probe=%s %s%s", sample.target, sample.probe, fate, told)
 
     async def _judge(self, writer: Writer) -> None:
         """Every two seconds; a pause of the whole process is noticed here and not taken for silence of the server."""

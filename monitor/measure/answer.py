@@ -61,7 +61,7 @@ class AnswerReader:
             return
         try:
             chunk = json.loads(data.decode("utf-8", errors="replace"))
-        except ValueError:
+        except (ValueError, RecursionError):  # the second: brackets nested a thousand deep
             answer.malformed = answer.malformed or f"a chunk is not JSON: {shortened(data)}"
             return
         if not isinstance(chunk, dict):
@@ -73,11 +73,11 @@ class AnswerReader:
 
     def _chunk(self, chunk: dict[str, Any], arrived_ns: int) -> None:
         answer = self.answer
-        answer.system_fingerprint = chunk.get("system_fingerprint") or answer.system_fingerprint
+        answer.system_fingerprint = _text(chunk.get("system_fingerprint")) or answer.system_fingerprint
         if isinstance(chunk.get("metrics"), dict):
             answer.server_metrics = chunk["metrics"]
         self._usage(chunk.get("usage"))
-        for choice in chunk.get("choices") or ():
+        for choice in _items(chunk.get("choices")):
             if isinstance(choice, dict) and not choice.get("index"):
                 self._choice(choice, arrived_ns)
 
@@ -98,7 +98,7 @@ class AnswerReader:
         visible = _text(delta.get("content")) + _text(choice.get("text"))
         reasoning = _text(delta.get("reasoning")) or _text(delta.get("reasoning_content"))
         tools = _tool_text(delta.get("tool_calls"))
-        ids = [i for i in choice.get("token_ids") or () if isinstance(i, int)]
+        ids = [i for i in _items(choice.get("token_ids")) if isinstance(i, int)]
         finish = choice.get("finish_reason")
         logprobs = _logprobs(choice.get("logprobs"))
         answer.text += visible
@@ -161,6 +161,10 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _whole(value: Any, otherwise: int | None) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
@@ -180,13 +184,16 @@ def _logprobs(value: Any) -> list[dict[str, Any]]:
     content = value.get("content")
     if isinstance(content, list):
         return [_chat_logprob(entry) for entry in content if isinstance(entry, dict)]
-    tokens, values, tops = (value.get(k) or [] for k in ("tokens", "token_logprobs", "top_logprobs"))
+    tokens, values, tops = (_items(value.get(k)) for k in ("tokens", "token_logprobs", "top_logprobs"))
     tops = [*tops, *([None] * (len(tokens) - len(tops)))]
-    return [{"token": t, "logprob": v, "top": dict(top or {})} for t, v, top in zip(tokens, values, tops, strict=False)]
+    return [
+        {"token": t, "logprob": v, "top": top if isinstance(top, dict) else {}}
+        for t, v, top in zip(tokens, values, tops, strict=False)
+    ]
 
 
 def _chat_logprob(entry: dict[str, Any]) -> dict[str, Any]:
-    tops = [t for t in entry.get("top_logprobs") or () if isinstance(t, dict)]
+    tops = [t for t in _items(entry.get("top_logprobs")) if isinstance(t, dict)]
     return {
         "token": entry.get("token"),
         "logprob": entry.get("logprob"),

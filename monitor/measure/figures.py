@@ -10,12 +10,15 @@ from monitor.measure.answer import Answer
 from monitor.model import Outcome, ServerPage
 
 MIN_TOKENS_FOR_RATE = 8  # below this one late chunk is most of the figure (DESIGN.md: decode rate)
+UNKNOWN_TIMING = {"queue_ms": None, "prefill_ms": None, "decode_ms": None, "server_timing": None}
 
 
 def decode_tok_s(answer: Answer) -> float | None:
     """Tokens a second after the first chunk: (tokens - tokens in the first chunk) / (last token - first token)."""
     tokens, first, start, end = answer.tokens_received, answer.tokens_at_first, answer.first_token_ns, answer.last_token_ns
-    if tokens is None or first is None or start is None or end is None or tokens < MIN_TOKENS_FOR_RATE or end <= start:
+    if tokens is None or first is None or start is None or end is None or tokens < MIN_TOKENS_FOR_RATE:
+        return None
+    if tokens <= first or end <= start:  # all of it came at once
         return None
     return (tokens - first) / ((end - start) / 1e9)
 
@@ -49,14 +52,16 @@ def server_timing(outcome: Outcome, answer: Answer, before: ServerPage | None, a
         }
         if any(value is not None for value in found.values()):
             return {**found, "server_timing": "response"}
-    if outcome is Outcome.OK and before is not None and after is not None and delta(before.queue_count, after.queue_count) == 1:
+    if outcome is not Outcome.OK or before is None or after is None or _restarted(before, after):
+        return dict(UNKNOWN_TIMING)
+    if delta(before.queue_count, after.queue_count) == 1:
         return {
             "queue_ms": _ms(delta(before.queue_s_sum, after.queue_s_sum)),
             "prefill_ms": _ms(delta(before.prefill_s_sum, after.prefill_s_sum)),
             "decode_ms": _ms(delta(before.decode_s_sum, after.decode_s_sum)),
             "server_timing": "metrics",
         }
-    return {"queue_ms": None, "prefill_ms": None, "decode_ms": None, "server_timing": None}
+    return dict(UNKNOWN_TIMING)
 
 
 def load_figures(outcome: Outcome, answer: Answer, before: ServerPage | None, after: ServerPage | None) -> dict[str, Any]:
@@ -64,11 +69,11 @@ def load_figures(outcome: Outcome, answer: Answer, before: ServerPage | None, af
     if before is None:
         return {}
     figures: dict[str, Any] = {"running": before.running, "waiting": before.waiting, "kv_usage": before.kv_usage}
-    if after is None:
+    if after is None or _restarted(before, after):
         return figures
     figures["preemptions"] = delta(before.preemptions, after.preemptions)
     ours_prompt = answer.prompt_tokens if outcome is Outcome.OK else None
-    ours_generated = answer.tokens_received if outcome is Outcome.OK else (0 if answer.first_token_ns is None else None)
+    ours_generated = answer.tokens_received if outcome is Outcome.OK else (None if answer.arrivals_ns else 0)
     figures["other_prompt_tokens"] = _less(delta(before.prompt_tokens, after.prompt_tokens), ours_prompt)
     figures["other_generation_tokens"] = _less(delta(before.generation_tokens, after.generation_tokens), ours_generated)
     drafted = delta(before.draft_tokens, after.draft_tokens)
@@ -76,6 +81,12 @@ def load_figures(outcome: Outcome, answer: Answer, before: ServerPage | None, af
     if drafted and accepted is not None:
         figures["spec_acceptance"] = accepted / drafted
     return figures
+
+
+def _restarted(before: ServerPage, after: ServerPage) -> bool:
+    """Whether the server's process is another one, so that no counter goes on; False where it does not tell."""
+    a, b = before.process_start_s, after.process_start_s
+    return a is not None and b is not None and a != b
 
 
 def delta(before: float | None, after: float | None) -> float | None:

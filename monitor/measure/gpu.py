@@ -12,10 +12,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 from monitor.measure.cardfigures import GpuWindow, summarise
 from monitor.measure.nvml import Nvml, NvmlIdentity, NvmlLost, NvmlUnavailable
@@ -51,7 +51,33 @@ class Timing:
     identity_s: float = 60.0
 
 
-def _open_nvml() -> Nvml:
+class CardSession(Protocol):
+    """What a watch reads from: NVML, or a DCGM exporter's page (dcgm.py). Opening raises NvmlUnavailable, reading NvmlLost."""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The cards there are."""
+        ...
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Cards that are counted but cannot be listed, with the reason."""
+        ...
+
+    def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
+        """Look at one card now."""
+        ...
+
+    def identity(self) -> NvmlIdentity:
+        """Versions and cards."""
+        ...
+
+    def close(self) -> None:
+        """End; never raises."""
+        ...
+
+
+def _open_nvml() -> CardSession:
     session = Nvml()
     session.open()
     return session
@@ -71,7 +97,7 @@ class GpuWatch:
         window_s: float = 5.0,
         on_window: Callable[[GpuWindow], None] | None = None,
         *,
-        open_session: Callable[[], Nvml] = _open_nvml,
+        open_session: Callable[[], CardSession] = _open_nvml,
         timing: Timing = Timing(),
     ) -> None:
         self._auto = gpus == "auto"
@@ -89,7 +115,7 @@ class GpuWatch:
         self._watched: frozenset[str] = frozenset()
         self._rings: dict[str, deque[GpuReading]] = {}  # under the lock
         # Known to the thread alone.
-        self._session: Nvml | None = None
+        self._session: CardSession | None = None
         self._lost: dict[str, str] = {}  # card -> why it cannot be read
         self._seen = False
         self._retry_at: float | None = 0.0  # monotonic; None: nothing to mend
@@ -190,7 +216,7 @@ class GpuWatch:
         self._lost = dict(session.unreadable) if ours else {}
         return None
 
-    def _read_identity(self, session: Nvml) -> None:
+    def _read_identity(self, session: CardSession) -> None:
         self._identity_due = time.monotonic() + self._timing.identity_s
         with self._call("reading versions and cards"):
             found = session.identity()
@@ -198,7 +224,7 @@ class GpuWatch:
         cards = known | {card.uuid: card for card in found.cards}
         self._identity = replace(found, cards=tuple(cards[uuid] for uuid in sorted(self._wanted & cards.keys())))
 
-    def _poll(self, session: Nvml) -> None:
+    def _poll(self, session: CardSession) -> None:
         for uuid in sorted(self._wanted - self._lost.keys()):
             try:
                 self._keep(self._read(session, uuid))
@@ -211,7 +237,7 @@ class GpuWatch:
             self._pause_s = self._timing.retry_first_s
             self._become("ok", None)
 
-    def _read(self, session: Nvml, uuid: str) -> GpuReading:
+    def _read(self, session: CardSession, uuid: str) -> GpuReading:
         at, began_ns = datetime.now(UTC), time.monotonic_ns()
         with self._call(f"reading {uuid}"):
             reading = session.read(uuid, at, began_ns)
@@ -225,6 +251,8 @@ class GpuWatch:
     def _keep(self, reading: GpuReading) -> None:
         with self._lock:
             ring = self._rings.setdefault(reading.uuid, deque())
+            if ring and ring[-1].monotonic_ns == reading.monotonic_ns:
+                return  # an exporter's page that has not moved on: the same look once more
             ring.append(reading)
             while ring[0].monotonic_ns < reading.monotonic_ns - KEPT_NS:
                 ring.popleft()

@@ -31,7 +31,7 @@ class Patience:
     sent_s: float
     steps: float | None  # the step counter just before the request went out; None = unknown
     moved: bool = False
-    moved_s: float | None = None
+    moved_s: float | None = None  # when the counter took its present value, as far as it was seen
     first_token_s: float | None = None
     last_token_s: float | None = None
 
@@ -75,11 +75,10 @@ class Patience:
         return not self.moved and now_s - self.sent_s < self.limits.hang_after_s
 
     def _note(self, now_s: float, steps: float | None) -> None:
-        if steps is None:
+        if steps is None or steps == self.steps:
             return
-        if self.steps is not None and steps != self.steps:
-            self.moved, self.moved_s = True, now_s
-        self.steps = steps
+        self.moved = self.moved or self.steps is not None
+        self.moved_s, self.steps = now_s, steps  # a first reading is no move, but nothing is known to stand still before it
 
     def _cap_s(self) -> float | None:
         if self.first_token_s is not None or self.limits.max_wait_s is None:

@@ -54,4 +54,4 @@ class EventReader:
         if name == b"data":
             value = value.removeprefix(b" ")
             self._data.append(value)
-            self._size += len(value)
+            self._size += len(value) + 1  # the line feed that joins it: empty lines are a flood too

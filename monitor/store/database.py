@@ -113,7 +113,8 @@ def _sqlite_reader(path: Path) -> Engine:
         except sqlite3.OperationalError:
             # A reader who may not create the -shm file can still read a database that nobody has open.
             if Path(f"{path}-wal").exists():
-                raise
+                mend = "a daemon that was killed left writes in its -wal file; start it again, or read as a user who may write there"
+                raise DatabaseError(f"the database {path} cannot be read: {mend}") from None
             return _readable(f"{uri}&immutable=1")
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool)

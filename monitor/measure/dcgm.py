@@ -1,0 +1,178 @@
+"""The cards of another machine, through a DCGM exporter's page: a session like NVML's, so that one watch serves both.
+
+The exporter reads its cards every 30 s unless told otherwise and gives no times: a page that shows what the last one showed is the same
+reading, and keeps the moment at which it was first seen. Names and units are in the middle of a change (MHz to Hz, per cent to ratio): both
+are known, and each is converted by its name. By default an exporter leaves out what would prove heat; `missing_proof` says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from monitor.measure.nvml import CardIdentity, NvmlIdentity, NvmlLost, NvmlUnavailable
+from monitor.measure.scrape import looks_like_metrics
+from monitor.model import GpuReading
+
+PAGE_TIMEOUT_S = 3.0
+PAGE_FRESH_S = 0.5  # all cards of one poll come from one page
+#: Our field -> (the exporter's name, what to multiply by), the first one present wins (dcgm-exporter default-counters.csv, dcgm_fields.h).
+NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "temp_c": (("DCGM_FI_DEV_GPU_TEMP", 1), ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1)),
+    "mem_temp_c": (("DCGM_FI_DEV_MEMORY_TEMP", 1), ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", 1)),
+    "margin_c": (("DCGM_FI_DEV_GPU_TEMP_LIMIT", 1), ("DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS", 1)),
+    "sm_clock_mhz": (("DCGM_FI_DEV_SM_CLOCK", 1), ("DCGM_FI_DEV_SM_CLOCK_HERTZ", 1e-6)),
+    "mem_clock_mhz": (("DCGM_FI_DEV_MEM_CLOCK", 1), ("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", 1e-6)),
+    "util": (("DCGM_FI_DEV_GPU_UTIL", 0.01), ("DCGM_FI_DEV_GPU_UTIL_RATIO", 1)),
+    "power_w": (("DCGM_FI_DEV_POWER_USAGE", 1), ("DCGM_FI_DEV_BOARD_POWER_WATTS", 1)),
+    "power_limit_w": (("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 1), ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", 1)),
+    "energy_j": (("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0.001), ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 1)),
+    "vram_used_mib": (("DCGM_FI_DEV_FB_USED", 1),),
+    "event_reasons": (("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 1), ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 1)),
+    "throttle_power_ns": (("DCGM_FI_DEV_POWER_VIOLATION", 1), ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", 1)),
+    "throttle_thermal_ns": (("DCGM_FI_DEV_THERMAL_VIOLATION", 1), ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", 1)),
+    "throttle_brake_ns": (("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", 1),),
+}
+_HW_THERMAL = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"  # added to the software's, where both are there
+_WHOLE = frozenset({"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns"})
+_BLANK = 0x7FFFFFF0  # DCGM's "no value" for 32-bit integers (dcgm_structs.h, DCGM_INT32_BLANK); 64-bit ones are larger still
+#: What an exporter has switched off by default and what only it can prove.
+PROOF = {
+    "event_reasons": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+    "throttle_thermal_ns": "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "throttle_power_ns": "DCGM_FI_DEV_POWER_VIOLATION",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmCard:
+    """One card on one page, in our units; None = not on the page."""
+
+    uuid: str
+    name: str | None
+    driver_version: str | None
+    values: Mapping[str, float | int | None]
+
+
+def parse_dcgm(text: str) -> dict[str, DcgmCard]:
+    """The cards of a page by UUID. With MIG the series of a card's instances repeat the card's own: the first is taken.
+
+    Raises ValueError for a page that is no exposition.
+    """
+    if not looks_like_metrics(text):
+        raise ValueError("the page is no Prometheus exposition")
+    found: dict[str, dict[str, float]] = {}
+    labels_of: dict[str, Mapping[str, str]] = {}
+    lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_")]
+    for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+        for sample in family.samples:
+            uuid = sample.labels.get("UUID") or sample.labels.get("uuid")
+            if uuid:
+                labels_of.setdefault(uuid, sample.labels)
+                found.setdefault(uuid, {}).setdefault(sample.name, sample.value)
+    return {uuid: _card(uuid, labels_of[uuid], values) for uuid, values in found.items()}
+
+
+def _card(uuid: str, labels: Mapping[str, str], raw: Mapping[str, float]) -> DcgmCard:
+    values: dict[str, float | int | None] = {name: _first(raw, name, names) for name, names in NAMES.items()}
+    hardware = _known(raw.get(_HW_THERMAL))
+    if hardware is not None and "DCGM_FI_DEV_THERMAL_VIOLATION" not in raw:
+        values["throttle_thermal_ns"] = int(values["throttle_thermal_ns"] or 0) + int(hardware)
+    driver = labels.get("DCGM_FI_DRIVER_VERSION") or None
+    return DcgmCard(uuid, labels.get("modelName") or None, driver, values)
+
+
+def _first(raw: Mapping[str, float], name: str, names: tuple[tuple[str, float], ...]) -> float | int | None:
+    for their_name, factor in names:
+        value = _known(raw.get(their_name))
+        if value is not None:
+            return int(value) if name in _WHOLE else value * factor
+    return None
+
+
+def _known(value: float | None) -> float | None:
+    """A value that is one: DCGM writes a huge number for what a card does not offer."""
+    return None if value is None or math.isnan(value) or _BLANK <= value < 2**33 or value >= 2**62 else value
+
+
+@dataclass(slots=True)
+class DcgmSession:
+    """Reads an exporter's page. Raises what the NVML session raises, with the exporter's own reasons."""
+
+    url: str
+    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PAGE_TIMEOUT_S))
+    clock: Callable[[], float] = time.monotonic
+    unreadable: dict[str, str] = field(default_factory=dict)
+    _cards: dict[str, DcgmCard] = field(default_factory=dict)
+    _seen: dict[str, tuple[datetime, int]] = field(default_factory=dict)  # when a card's present values were first seen
+    _fetched_s: float | None = None
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The cards of the page."""
+        return tuple(self._cards)
+
+    def open(self) -> None:
+        """Fetch the page once. Raises NvmlUnavailable."""
+        try:
+            self._fetch()
+        except NvmlLost as error:
+            raise NvmlUnavailable(error.reason, "error") from None
+        if not self._cards:
+            raise NvmlUnavailable(f"the DCGM page at {self.url} shows no cards", "error")
+
+    def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
+        """One card as the page shows it. `at` and `monotonic_ns` are used where the page shows something new. Raises NvmlLost."""
+        if self._fetched_s is None or self.clock() - self._fetched_s > PAGE_FRESH_S:
+            self._fetch(at, monotonic_ns)
+        card = self._cards.get(uuid)
+        if card is None:
+            raise NvmlLost(uuid, f"the DCGM page at {self.url} does not show this card any more")
+        seen_at, seen_ns = self._seen[uuid]
+        values: dict[str, Any] = dict(card.values)
+        return GpuReading(at=seen_at, monotonic_ns=seen_ns, uuid=uuid, name=card.name, **values)
+
+    def identity(self) -> NvmlIdentity:
+        """Driver and cards as the page labels them."""
+        drivers = {card.driver_version for card in self._cards.values() if card.driver_version}
+        cards = tuple(
+            CardIdentity(uuid=card.uuid, name=card.name, power_limit_w=card.values["power_limit_w"]) for card in self._cards.values()
+        )
+        return NvmlIdentity(drivers.pop() if len(drivers) == 1 else None, None, cards)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.http.close()
+
+    def _fetch(self, at: datetime | None = None, monotonic_ns: int | None = None) -> None:
+        at, monotonic_ns = at or datetime.now(UTC), monotonic_ns or time.monotonic_ns()
+        try:
+            response = self.http.get(self.url, follow_redirects=True)
+            response.raise_for_status()
+            cards = parse_dcgm(response.text)
+        except httpx.HTTPStatusError as error:
+            raise NvmlLost("DCGM", f"the DCGM page at {self.url} answers HTTP {error.response.status_code}") from None
+        except httpx.HTTPError as error:
+            raise NvmlLost("DCGM", f"the DCGM page at {self.url} cannot be reached: {error or type(error).__name__}") from None
+        except (ValueError, KeyError) as error:
+            raise NvmlLost("DCGM", f"the DCGM page at {self.url} cannot be read: {error}") from None
+        for uuid, card in cards.items():
+            before = self._cards.get(uuid)
+            if before is None or before.values != card.values:
+                self._seen[uuid] = (at, monotonic_ns)
+        self._cards, self._fetched_s = cards, self.clock()
+
+
+def missing_proof(reading: GpuReading) -> str | None:
+    """What the exporter must switch on before heat can be proved on these cards, as one sentence; None where nothing is missing."""
+    missing = [name for ours, name in PROOF.items() if getattr(reading, ours) is None]
+    if not missing:
+        return None
+    return f"heat cannot be proved as a cause: enable {', '.join(missing)} in the DCGM exporter's list of counters"
