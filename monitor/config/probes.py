@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from monitor.config.problems import ConfigError, Problem
 from monitor.config.settings import Block, Settings
@@ -86,9 +86,22 @@ class ProbeFile(Block):
             raise ValueError("give a prompt, and no messages, for the endpoint completions")
         if self.sampling.min_tokens is not None and self.sampling.min_tokens > self.max_tokens:
             raise ValueError(f"give min_tokens no more than max_tokens ({self.max_tokens}); it is {self.sampling.min_tokens}")
-        if self.cron is not None and len(self.cron.split()) != 5:
-            raise ValueError("give cron five fields: minute, hour, day, month, weekday; for example */5 * * * *")
         return self
+
+    @field_validator("traffic_class")
+    @classmethod
+    def _known_class(cls, value: str, info: ValidationInfo) -> str:
+        known = (info.context or {}).get("classes")
+        if known is not None and value not in known:
+            raise ValueError(f"is {value!r}; known classes: {', '.join(sorted(known))} (add it under classes in config.yaml)")
+        return value
+
+    @field_validator("cron")
+    @classmethod
+    def _usable_cron(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_cron(value)
+        return value
 
 
 def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
@@ -97,7 +110,11 @@ def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
         raise ConfigError([Problem(str(directory), None, "is not a folder; `vllm-canary init` writes one with probes")])
     probes: list[Probe] = []
     problems: list[Problem] = []
-    for path in sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")]):
+    paths = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
+    for path in paths:
+        twin = path.with_suffix(".yaml")
+        if path != twin and twin in paths:
+            problems.append(Problem(str(path), None, f"is the same probe as {twin.name}; keep one of the two files"))
         try:
             probes.append(load_probe(path, settings))
         except ConfigError as error:
@@ -112,34 +129,26 @@ def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
 def load_probe(path: Path, settings: Settings) -> Probe:
     """One probe file. Raises ConfigError with every problem of the file."""
     file = YamlFile(path, str(path))
-    parsed = file.validated(ProbeFile)
-    known_class = settings.class_settings(parsed.traffic_class)
-    problems = []
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
-        problems.append(Problem(str(path), None, "the file's name is the probe's name: use letters, digits, dot, dash, underscore"))
-    if known_class is None:
-        known = ", ".join(sorted({"chat", "batch", *settings.classes}))
-        text = f"class is {parsed.traffic_class!r}; known classes: {known} (add it under classes in config.yaml)"
-        problems.append(file.problem(("class",), text))
-    if parsed.cron is not None:
-        problems += _cron_problems(file, parsed.cron)
-    if problems or known_class is None:
-        raise ConfigError(problems)
+        file.problems.append(Problem(str(path), None, "the file's name is the probe's name: use letters, digits, dot, dash, underscore"))
+    parsed = file.validated(ProbeFile, {"classes": settings.class_names})
+    known_class = settings.class_settings(parsed.traffic_class)
     overridden = "max_wait" in parsed.model_fields_set  # None is a value of its own: it waits as long as it takes
-    return _probe(path.stem, parsed, parsed.max_wait if overridden else known_class.max_wait)
+    return _probe(path.stem, parsed, parsed.max_wait if overridden or known_class is None else known_class.max_wait)
 
 
-def _cron_problems(file: YamlFile, cron: str) -> list[Problem]:
+def check_cron(cron: str) -> None:
+    """Raises ValueError with the mend for a line that is none, or that another tool would read otherwise."""
     from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - only where a probe uses cron
 
+    if len(cron.split()) != 5:
+        raise ValueError("give cron five fields: minute, hour, day, month, weekday; for example */5 * * * *")
     if any(c.isdigit() for c in cron.split()[4]):  # cron counts weekdays from Sunday, APScheduler from Monday
-        text = f"cron is {cron!r}; name the weekdays, for example mon-fri: their numbers mean different days to different tools"
-        return [file.problem(("cron",), text)]
+        raise ValueError(f"is {cron!r}; name the weekdays, for example mon-fri: their numbers mean different days to different tools")
     try:
         CronTrigger.from_crontab(cron, timezone="UTC")
     except ValueError as error:
-        return [file.problem(("cron",), f"cron is {cron!r}: {error}")]
-    return []
+        raise ValueError(f"is {cron!r}: {error}") from None
 
 
 def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:

@@ -29,7 +29,7 @@ DEFAULT_TOKEN_BUDGET = 30_000
 class Block(BaseModel):
     """A block of a file: unknown keys are refused, so that a misspelt one is never silently ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ClassSettings(Block):
@@ -182,6 +182,11 @@ class Settings(Block):
     targets: list[TargetSettings] = Field(description="The servers to watch.", min_length=1)
     channels: list[ChannelSettings] = Field(default_factory=list, description="Where alerts go.")
 
+    @property
+    def class_names(self) -> frozenset[str]:
+        """Every class that a probe may name."""
+        return frozenset({*self.classes, *_default_classes()})
+
     def class_settings(self, name: str) -> ClassSettings | None:
         """The settings of a class, the two built-in ones included; None for an unknown one."""
         return self.classes.get(name) or _default_classes().get(name)
@@ -194,16 +199,16 @@ class Settings(Block):
 def load_settings(path: Path) -> Settings:
     """Read `config.yaml` with its paths made absolute. Raises ConfigError with every problem of the file."""
     file = YamlFile(path, str(path))
-    settings = file.validated(Settings)
-    problems = [
-        file.problem((block, index, "name"), f"the name {name!r} is taken by another entry of {block}; give it one of its own")
-        for block, names in (("targets", [t.name for t in settings.targets]), ("channels", [c.name for c in settings.channels]))
-        for index, name in enumerate(names)
-        if name in names[:index]
-    ]
-    if problems:
-        raise ConfigError(problems)
-    return _absolute(settings, path.resolve().parent)
+
+    def names_taken(settings: Settings) -> list[Problem]:
+        return [
+            file.problem((block, index, "name"), f"the name {name!r} is taken by another entry of {block}; give it one of its own")
+            for block, names in (("targets", [t.name for t in settings.targets]), ("channels", [c.name for c in settings.channels]))
+            for index, name in enumerate(names)
+            if name in names[:index]
+        ]
+
+    return _absolute(file.validated(Settings, further=names_taken), path.resolve().parent)
 
 
 def _absolute(settings: Settings, base: Path) -> Settings:
@@ -225,13 +230,15 @@ def settings_for_url(url: str, database: str | None, listen: str = DEFAULT_LISTE
     """Settings for `--url` alone: one target named by host and port, the shipped probes, no configuration file read."""
     from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415 - probes.py imports Settings
 
-    raw = {
+    raw: dict[str, Any] = {
         "database": database or str(default_database()),
         "listen": listen,
         "probes": str(shipped_probes_dir()),
-        "targets": [{"name": urlsplit(url).netloc.rpartition("@")[2] or "target", "url": url}],
+        "targets": [{"name": "target", "url": url}],
     }
     try:
+        settings = Settings.model_validate(raw)
+        raw["targets"][0]["name"] = urlsplit(settings.targets[0].url).netloc
         return Settings.model_validate(raw)
     except ValidationError as error:
         raise ConfigError([Problem("--url", None, sentence(e, Settings)) for e in error.errors()]) from None

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -64,8 +65,8 @@ def _comment(field: FieldInfo, indent: int = 0) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, str) and not value.replace("_", "").replace("-", "").isalnum():
-        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and not (value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value):
+        return json.dumps(value, ensure_ascii=False)  # `1`, `on` and `null` too would be read as something else than text
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

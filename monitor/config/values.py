@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,6 @@ from pydantic import AfterValidator, BeforeValidator
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def parse_duration(value: Any) -> float:
@@ -53,6 +53,8 @@ def _checked_url(value: str) -> Any:
         raise ValueError(f"is not a usable address: {error}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(f"is {value!r}; an address starts with http:// or https://, for example http://127.0.0.1:8000")
+    if any(c.isspace() or not c.isprintable() for c in parts.netloc):
+        raise ValueError(f"is {value!r}; there is no space in an address")
     if parts.username or parts.password:
         raise ValueError("holds a user name or password; take it out and use api_key_env or api_key_file")
     return parts
@@ -66,19 +68,22 @@ PlainUrl = Annotated[str, AfterValidator(_plain_url)]
 
 def is_loopback(host: str | None) -> bool:
     """Whether an address never leaves this machine."""
-    return host is not None and (host in LOOPBACK or host.startswith("127."))
+    try:
+        return host == "localhost" or (host is not None and ipaddress.ip_address(host).is_loopback)
+    except ValueError:  # any other name, 127.example.org too, may be anywhere
+        return False
 
 
 def host_port(value: str) -> tuple[str, int]:
     """`127.0.0.1:9462` or `[::1]:9462` in its parts. Raises ValueError with the mend."""
-    parts = urlsplit(f"//{value}")
     try:
-        port = parts.port
+        parts = urlsplit(f"//{value}")
+        host, port = parts.hostname, parts.port
     except ValueError:
-        port = None
-    if not parts.hostname or port is None:
+        host = port = None
+    if not host or port is None:
         raise ValueError(f"is {value!r}; it must be HOST:PORT, for example 127.0.0.1:9462")
-    return parts.hostname, port
+    return host, port
 
 
 class Secret:
@@ -105,13 +110,22 @@ def read_secret(env: str | None, file: Path | None) -> Secret | None:
         value = os.environ.get(env)
         if not value:
             raise ValueError(f"the environment variable {env} is not set; set it where the command or service starts")
-        return Secret(value.strip())
+        return _usable(value.strip(), f"the environment variable {env}")
     if file is not None:
         try:
             value = file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ValueError(f"the key file {file} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"the key file {file} holds bytes that are no text") from None
         if not value:
             raise ValueError(f"the key file {file} is empty")
-        return Secret(value)
+        return _usable(value, f"the key file {file}")
     return None
+
+
+def _usable(value: str, place: str) -> Secret:
+    """What no header can carry would otherwise come back in the text of an error."""
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{place} holds more than one line, or characters that no header can carry")
+    return Secret(value)

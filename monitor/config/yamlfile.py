@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,15 +34,22 @@ class YamlFile:
             place = place[:-1]
         return Problem(self.shown_as, self.lines.get(place), text)
 
-    def validated(self, model: type[M], context: Mapping[str, Any] | None = None) -> M:
-        """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys included."""
-        try:
-            result = model.model_validate(self.data, context=dict(context or {}))
-        except ValidationError as error:
-            self.problems += [self.problem(_location(e["loc"]), sentence(e, model)) for e in error.errors()]
-            raise ConfigError(_in_order(self.problems)) from None
-        if self.problems:
-            raise ConfigError(_in_order(self.problems))
+    def validated(
+        self, model: type[M], context: Mapping[str, Any] | None = None, further: Callable[[M], Iterable[Problem]] = lambda _: ()
+    ) -> M:
+        """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys and `further` checks included."""
+        told: dict[Problem, None] = dict.fromkeys(self.problems)
+        data, result = self.data, None
+        for _ in range(2):  # once more without the unknown keys: they must not hide what is wrong between known ones
+            try:
+                result = model.model_validate(data, context=dict(context or {}))
+                told |= dict.fromkeys(further(result))
+            except ValidationError as error:
+                errors = error.errors()
+                told |= {self.problem(tuple(e["loc"]), sentence(e, model)): None for e in errors}
+                data = _without(data, [tuple(e["loc"]) for e in errors if e["type"] == "extra_forbidden"])
+        if told or result is None:
+            raise ConfigError(_in_order(told))
         return result
 
     def _read(self) -> Any:
@@ -53,13 +61,16 @@ class YamlFile:
             raise ConfigError([Problem(self.shown_as, None, f"cannot be read: {error}")]) from None
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
+            if node is None:
+                return {}
+            if not isinstance(node, yaml.MappingNode):
+                raise ConfigError([Problem(self.shown_as, 1, "holds no `key: value` lines at its top level")])
+            return self._value(node, ())
         except yaml.YAMLError as error:
             raise ConfigError([_syntax_problem(self.shown_as, error)]) from None
-        if node is None:
-            return {}
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError([Problem(self.shown_as, 1, "holds no `key: value` lines at its top level")])
-        return self._value(node, ())
+        except RecursionError:
+            text = "is not valid YAML: it is nested too deeply, or an alias in it contains itself"
+            raise ConfigError([Problem(self.shown_as, None, text)]) from None
 
     def _value(self, node: yaml.Node, location: Location) -> Any:
         self.lines.setdefault(location, node.start_mark.line + 1)
@@ -91,7 +102,7 @@ def _scalar(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, LookupError):  # a tag that does not suit its value, such as !!int many
         return node.value
     finally:
         loader.dispose()
@@ -107,8 +118,15 @@ def _in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda problem: problem.line or 0)
 
 
-def _location(loc: tuple[str | int, ...]) -> Location:
-    return tuple(loc)
+def _without(data: Any, places: Iterable[Location]) -> Any:
+    """The values without some keys; the given ones stay as they are."""
+    result = copy.deepcopy(data)
+    for place in places:
+        block = result
+        for part in place[:-1]:
+            block = block[part]
+        del block[place[-1]]
+    return result
 
 
 def sentence(error: Any, model: type[BaseModel]) -> str:
@@ -129,7 +147,7 @@ def sentence(error: Any, model: type[BaseModel]) -> str:
     given = error.get("input")
     if expected:
         return f"{key} is {given!r}; it must be {expected}"
-    return f"{key} is {given!r}; {error['msg'][:1].lower()}{error['msg'][1:]}"
+    return f"{key} is {given!r}; {error['msg'][:1].lower()}{error['msg'][1:]}".replace("; input should ", "; it must ")
 
 
 _EXPECTED = {

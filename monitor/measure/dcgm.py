@@ -42,7 +42,9 @@ NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
 }
 _HW_THERMAL = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"  # added to the software's, where both are there
 _WHOLE = frozenset({"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns"})
-_BLANK = 0x7FFFFFF0  # DCGM's "no value" for 32-bit integers (dcgm_structs.h, DCGM_INT32_BLANK); 64-bit ones are larger still
+#: DCGM's "no value": blank, not found, not supported, no permission, for 32-bit integers, for floats and for 64-bit integers
+#: (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK, DCGM_INT64_BLANK, each and the three after it).
+_BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (2.0**63 - 1024, math.inf))
 #: What an exporter has switched off by default and what only it can prove.
 PROOF = {
     "event_reasons": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
@@ -99,7 +101,9 @@ def _first(raw: Mapping[str, float], name: str, names: tuple[tuple[str, float], 
 
 def _known(value: float | None) -> float | None:
     """A value that is one: DCGM writes a huge number for what a card does not offer."""
-    return None if value is None or math.isnan(value) or _BLANK <= value < 2**33 or value >= 2**62 else value
+    if value is None or math.isnan(value) or any(low <= value <= high for low, high in _BLANKS):
+        return None
+    return value
 
 
 @dataclass(slots=True)

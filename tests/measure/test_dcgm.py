@@ -73,7 +73,8 @@ def test_the_new_names_with_their_new_units_come_in_our_units_too() -> None:
 
 
 def test_what_a_card_does_not_offer_is_unknown_and_not_dcgms_huge_number() -> None:
-    values = parse_dcgm(page(DCGM_FI_DEV_GPU_TEMP=54, DCGM_FI_DEV_MEMORY_TEMP=0x7FFFFFF0, DCGM_FI_DEV_POWER_USAGE=float("nan")))["GPU-a"].values
+    text = page(DCGM_FI_DEV_GPU_TEMP=54, DCGM_FI_DEV_MEMORY_TEMP=0x7FFFFFF0, DCGM_FI_DEV_POWER_USAGE=float("nan"))
+    values = parse_dcgm(text)["GPU-a"].values
     assert (values["temp_c"], values["mem_temp_c"], values["power_w"], values["margin_c"]) == (54, None, None, None)
 
 
