@@ -5,6 +5,7 @@
     ├── CommandError           what was asked for on the command line (exit 2)
     ├── IncidentError          an incident that is not there, or not in that state (exit 2)
     ├── SeveralModelsError     nobody said which model (exit 2)
+    ├── ConnectionSetupError   a key or certificate that is not where the configuration says (exit 2)
     ├── ListenError            an address that is taken (exit 2)
     ├── DatabaseError          the history (exit 3, or 2 where it is the user's to mend)
     ├── ServerUnreachableError nobody answers (exit 3)

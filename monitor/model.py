@@ -211,6 +211,7 @@ class ServerPage:
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     requests_finished: float | None = None
+    requests_aborted: float | None = None
     queue_s_sum: float | None = None
     queue_count: float | None = None
     prefill_s_sum: float | None = None

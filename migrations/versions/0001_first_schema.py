@@ -82,6 +82,41 @@ LEFT JOIN fingerprint f ON f.id = s.fingerprint_id
 LEFT JOIN output o ON o.id = s.output_id
 """
 
+#: Readings of the metrics page with what happened since the last one. A counter that fell, and the first reading of a start, give NULL.
+READINGS_VIEW = """
+CREATE VIEW server_readings AS
+WITH step AS (
+    SELECT r.*, t.name AS target,
+        (r.at_us - lag(r.at_us) OVER w) / 1000000.0 AS seconds,
+        {deltas}
+    FROM server_reading r JOIN target t ON t.id = r.target_id
+    WHERE r.state = 'ok'
+    WINDOW w AS (PARTITION BY r.target_id, r.process_start_id ORDER BY r.at_us)
+)
+SELECT target, {at} AS at, seconds, running, waiting, kv_usage,
+    CASE WHEN d_engine_steps >= 0 AND seconds > 0 THEN d_engine_steps / seconds END AS engine_steps_s,
+    CASE WHEN d_prompt_tokens >= 0 AND seconds > 0 THEN d_prompt_tokens / seconds END AS prompt_tok_s,
+    CASE WHEN d_generation_tokens >= 0 AND seconds > 0 THEN d_generation_tokens / seconds END AS generation_tok_s,
+    CASE WHEN d_preemptions >= 0 THEN d_preemptions END AS preemptions,
+    CASE WHEN d_requests_finished >= 0 THEN d_requests_finished END AS requests_finished,
+    CASE WHEN d_requests_aborted >= 0 THEN d_requests_aborted END AS requests_aborted,
+    CASE WHEN d_queue_count > 0 AND d_queue_s_sum >= 0 THEN 1000 * d_queue_s_sum / d_queue_count END AS queue_mean_ms,
+    CASE WHEN d_prefill_count > 0 AND d_prefill_s_sum >= 0 THEN 1000 * d_prefill_s_sum / d_prefill_count END AS prefill_mean_ms,
+    CASE WHEN d_draft_tokens > 0 AND d_accepted_tokens >= 0 THEN d_accepted_tokens / d_draft_tokens END AS spec_acceptance
+FROM step
+"""
+COUNTERS = (
+    "engine_steps prompt_tokens generation_tokens preemptions requests_finished requests_aborted "
+    "queue_s_sum queue_count prefill_s_sum prefill_count draft_tokens accepted_tokens"
+).split()
+
+#: Every start of a server's process, and how long it took from there to our first answer.
+STARTS_VIEW = """
+CREATE VIEW process_starts AS SELECT t.name AS target, {started_at} AS started_at, {seen_at} AS seen_at, p.source AS source,
+    {first_answer_at} AS first_answer_at, (p.first_answer_at_us - p.started_at_us) / 1000000.0 AS startup_s
+FROM process_start p JOIN target t ON t.id = p.target_id
+"""
+
 
 def upgrade() -> None:
     op.create_table(
@@ -258,6 +293,7 @@ def upgrade() -> None:
         sa.Column("started_at_us", sa.BigInteger()),
         sa.Column("seen_at_us", sa.BigInteger(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("first_answer_at_us", sa.BigInteger()),
         sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_process_start_target_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_process_start")),
     )
@@ -359,6 +395,9 @@ def upgrade() -> None:
         sa.Column("prompt_tokens", sa.Float()),
         sa.Column("generation_tokens", sa.Float()),
         sa.Column("requests_finished", sa.Float()),
+        sa.Column("requests_aborted", sa.Float()),
+        sa.Column("draft_tokens", sa.Float()),
+        sa.Column("accepted_tokens", sa.Float()),
         sa.Column("queue_s_sum", sa.Float()),
         sa.Column("queue_count", sa.Float()),
         sa.Column("prefill_s_sum", sa.Float()),
@@ -369,8 +408,22 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("server_reading", schema=None) as batch_op:
         batch_op.create_index("ix_server_reading_target_id_at_us", ["target_id", "at_us"], unique=False)
-    iso = ISO[op.get_bind().dialect.name]
-    started_at = iso.replace("{us}", "s.started_at_us")
-    process_start = iso.replace("{us}", "coalesce(b.started_at_us, b.seen_at_us)")
-    process_start = f"CASE WHEN b.id IS NULL THEN NULL ELSE {process_start} END"
-    op.execute(sa.text(SAMPLES_VIEW.replace("{started_at}", started_at).replace("{process_start}", process_start).replace(":", "\\:")))
+    _create_views(ISO[op.get_bind().dialect.name])
+
+
+def _create_views(iso: str) -> None:
+    """The public views; `iso` writes the microseconds of a column as text in this database."""
+
+    def at(column: str) -> str:
+        return f"CASE WHEN {column} IS NULL THEN NULL ELSE {iso.replace('{us}', column)} END"
+
+    _view(SAMPLES_VIEW, started_at=at("s.started_at_us"), process_start=at("coalesce(b.started_at_us, b.seen_at_us)"))
+    deltas = ",\n        ".join(f"r.{name} - lag(r.{name}) OVER w AS d_{name}" for name in COUNTERS)
+    _view(READINGS_VIEW, deltas=deltas, at=at("at_us"))
+    _view(STARTS_VIEW, started_at=at("p.started_at_us"), seen_at=at("p.seen_at_us"), first_answer_at=at("p.first_answer_at_us"))
+
+
+def _view(text: str, **parts: str) -> None:
+    for name, part in parts.items():
+        text = text.replace("{" + name + "}", part)
+    op.execute(sa.text(text.replace(":", "\\:")))  # a colon would be taken for a bound parameter

@@ -19,6 +19,7 @@ OVER = {
     Kind.SERVER_DOWN: "the server answers again",
     Kind.HUNG: "the engine moves again",
     Kind.NO_SAMPLES: "the probe measures again",
+    Kind.UNKNOWN_LASTING: "the probe is answered again",
 }
 
 

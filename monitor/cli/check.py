@@ -108,12 +108,12 @@ async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.preflight import Check, Preflight  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import client  # noqa: PLC0415
+    from monitor.measure.stream import ConnectionSetupError, client_of  # noqa: PLC0415
 
     try:
-        http = client(target.url, target.api_key())
-    except ValueError as error:
-        return [Check(f"{target.name}: API key", "bad", str(error))], USAGE
+        http = client_of(target)
+    except ConnectionSetupError as error:
+        return [Check(f"{target.name}: connection", "bad", str(error))], USAGE
     async with http:
         flight = Preflight(target.name, http, MetricsPage(http, target.metrics_page), target.model)
         try:

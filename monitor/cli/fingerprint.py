@@ -59,10 +59,9 @@ async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.identity import Sources, read_identity  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import client  # noqa: PLC0415
+    from monitor.measure.stream import client_of  # noqa: PLC0415
 
-    http = client(target.url, target.api_key())
-    async with http:
+    async with client_of(target) as http:
         model = target.model or api.the_one_model(target.url, await api.models(http))
         page = await MetricsPage(http, target.metrics_page).read()
         gpu, reason = cards.identity()

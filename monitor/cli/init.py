@@ -62,17 +62,14 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.preflight import Preflight  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import client  # noqa: PLC0415
+    from monitor.measure.stream import client_of  # noqa: PLC0415
 
     try:
         settings = Settings.model_validate({"targets": [target]})
-        key = settings.targets[0].api_key()
     except ValidationError as error:
         raise ConfigError([Problem("init", None, sentence(e, Settings)) for e in error.errors()]) from None
-    except ValueError as error:
-        raise CommandError(str(error)) from None
     one = settings.targets[0]
-    async with client(one.url, key) as http:
+    async with client_of(one) as http:
         flight = Preflight(one.name, http, MetricsPage(http, one.metrics_page), one.model)
         cards = await api.models(http)
         flight.model = one.model or api.the_one_model(one.url, cards)

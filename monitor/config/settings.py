@@ -75,6 +75,12 @@ class TargetSettings(Block):
         default=None, description="The environment variable that holds the API key.", examples=["VLLM_API_KEY"]
     )
     api_key_file: str | None = Field(default=None, description="Or the file that holds it.", examples=["/run/credentials/key"])
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="Extra request headers, for a gateway before the server.", examples=["{X-Tenant: canary}"]
+    )
+    ca_file: str | None = Field(
+        default=None, description="The certificate authority to trust, where the server's is your own.", examples=["/etc/ssl/own-ca.pem"]
+    )
     model_path: str | None = Field(
         default=None,
         description="The folder with the model's files on this machine, for the model hash; found by itself where the server's "
@@ -213,7 +219,7 @@ def load_settings(path: Path) -> Settings:
 
 def _absolute(settings: Settings, base: Path) -> Settings:
     def target(t: TargetSettings) -> TargetSettings:
-        paths = {k: str(base / v) for k in ("api_key_file", "model_path") if (v := getattr(t, k)) is not None}
+        paths = {k: str(base / v) for k in ("api_key_file", "ca_file", "model_path") if (v := getattr(t, k)) is not None}
         return t.model_copy(update=paths)
 
     database = settings.database if "://" in settings.database else str(base / settings.database)

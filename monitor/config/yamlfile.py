@@ -39,15 +39,17 @@ class YamlFile:
     ) -> M:
         """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys and `further` checks included."""
         told: dict[Problem, None] = dict.fromkeys(self.problems)
-        data, result = self.data, None
-        for _ in range(2):  # once more without the unknown keys: they must not hide what is wrong between known ones
+        data, unknown = self.data, True
+        result: M | None = None
+        while unknown:  # once more without the unknown keys: they must not hide what is wrong between known ones
+            unknown = False
             try:
                 result = model.model_validate(data, context=dict(context or {}))
                 told |= dict.fromkeys(further(result))
             except ValidationError as error:
-                errors = error.errors()
-                told |= {self.problem(tuple(e["loc"]), sentence(e, model)): None for e in errors}
-                data = _without(data, [tuple(e["loc"]) for e in errors if e["type"] == "extra_forbidden"])
+                told |= {self.problem(tuple(e["loc"]), sentence(e, model)): None for e in error.errors()}
+                places = [tuple(e["loc"]) for e in error.errors() if e["type"] == "extra_forbidden"]
+                data, unknown = _without(data, places), bool(places)
         if told or result is None:
             raise ConfigError(_in_order(told))
         return result

@@ -10,14 +10,14 @@ from sqlalchemy import Connection
 from monitor.alert import incidents
 from monitor.daemon.watch import TargetWatch
 from monitor.judge.changes import config_change_over
-from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down
+from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
 from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
 from monitor.store import fingerprints, queries
 from monitor.store.queries import SampleFilter
 from monitor.store.times import from_us
 
 LOOK_BACK = timedelta(hours=1)
-JUDGED = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES)
+JUDGED = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES, Kind.UNKNOWN_LASTING)
 NOBODY_ANSWERED = frozenset({Outcome.REFUSED, Outcome.TIMEOUT})
 CRON_INTERVAL = timedelta(days=1)  # a cron line may be rarer than this only knowingly; silence is said after three of these
 
@@ -50,7 +50,8 @@ def judge_target(
     hung = None if down is not None else judge_hung(name, samples)
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
     silent = judge_no_samples(name, intervals_of(watch.probes), last, watching_since, now)
-    findings: list[Finding] = [f for f in (down, hung, *silent) if f is not None]
+    unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
+    findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
     incidents.reconcile(connection, name, JUDGED, findings, now, channels)
     _close_config_changes(connection, watch, now, channels)
     return incidents.open_incidents(connection, name)

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 from sqlalchemy import Connection
 
 from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
-from monitor.config.values import Secret
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.identity import IdentityWatch
@@ -28,7 +28,7 @@ from monitor.measure.canary import Canary, Measurement
 from monitor.measure.identity import Sources
 from monitor.measure.preflight import Preflight
 from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import client
+from monitor.measure.stream import ConnectionSetupError, client, client_of
 from monitor.model import Outcome, Phase, Probe, Sample, ServerPage
 from monitor.store import queries, record
 from monitor.store.times import from_us, maybe_from_us
@@ -64,7 +64,7 @@ class TargetWatch:
         self.writer = writer
         self.cards = cards
         self._channels = channels
-        self._http = client(settings.url, _key_or_none(settings))
+        self._http = _client(settings)
         self._page = MetricsPage(self._http, settings.metrics_page)
         self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
         self._noting = asyncio.Lock()
@@ -209,8 +209,11 @@ class TargetWatch:
 
     def _store(self, sample: Sample, detail: str | None) -> Future[int]:
         start_id, current = self._start_id, self.identity.current
-        return self.writer.submit(
-            lambda connection: record.insert_sample(
+
+        def work(connection: Connection) -> int:
+            if start_id is not None and sample.outcome is Outcome.OK and sample.ttft_ms is not None:
+                record.note_first_answer(connection, start_id, sample.started_at + timedelta(milliseconds=sample.ttft_ms))
+            return record.insert_sample(
                 connection,
                 sample,
                 target_id=self.target_id,
@@ -219,7 +222,8 @@ class TargetWatch:
                 fingerprint_id=None if current is None else current.id,
                 detail=detail,
             )
-        )
+
+        return self.writer.submit(work)
 
     def skip(self, probe: str, reason: str, count: int = 1) -> None:
         """Count runs that were not done."""
@@ -249,10 +253,10 @@ class TargetWatch:
         return await asyncio.wrap_future(self.writer.submit(work))
 
 
-def _key_or_none(settings: TargetSettings) -> Secret | None:
-    """The key; one that is configured but missing was reported by the caller's check and shows in each sample as HTTP 401."""
+def _client(settings: TargetSettings) -> httpx.AsyncClient:
+    """The client; a key or a certificate that is missing is said, and shows in each sample as what the server makes of it."""
     try:
-        return settings.api_key()
-    except ValueError as error:
-        log.error("target=%s %s", settings.name, error)
-        return None
+        return client_of(settings)
+    except ConnectionSetupError as error:
+        log.error("%s", error)
+        return client(settings.url, None, settings.headers)

@@ -81,3 +81,37 @@ def _silent(target: str, probe: str, interval: timedelta, since: datetime, last:
         since=since,
         evidence={"interval_s": interval.total_seconds(), "last_sample_at": None if last is None else last.isoformat()},
     )
+
+
+#: Outcomes that end a streak of unknown: a good answer, or a trouble that has a finding of its own.
+_KNOWN = frozenset({Outcome.OK, Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.REFUSED})
+LASTING_RUNS = 3
+
+
+def judge_unmeasured(target: str, samples: Sequence[Sample], details: Mapping[str, str]) -> list[Finding]:
+    """Probes whose last three runs or more all ended without a usable answer, for example with HTTP 401 after a key was changed.
+
+    Samples oldest first; `details` has the sentence about each probe's newest failure. Lasting unknown is reported, by probe.
+    """
+    streaks: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.outcome in _KNOWN:
+            streaks[sample.probe] = []
+        elif sample.outcome is not Outcome.CANCELLED:
+            streaks.setdefault(sample.probe, []).append(sample)
+    return [
+        _unmeasured(target, probe, streak, details.get(probe)) for probe, streak in sorted(streaks.items()) if len(streak) >= LASTING_RUNS
+    ]
+
+
+def _unmeasured(target: str, probe: str, streak: Sequence[Sample], detail: str | None) -> Finding:
+    why = detail or f"the last run ended as {streak[-1].outcome.value}"
+    return Finding(
+        kind=Kind.UNKNOWN_LASTING,
+        target=target,
+        subject=probe,
+        severity=Severity.WARNING,
+        summary=f"{probe} has had no usable answer from {target} since {streak[0].started_at:%Y-%m-%d %H:%M} UTC: {why}",
+        since=streak[0].started_at,
+        evidence={"outcome": streak[-1].outcome.value, "detail": detail},
+    )

@@ -10,7 +10,7 @@ import httpx
 
 from monitor.errors import UNMEASURED, USAGE, Told
 from monitor.measure.answer import error_message, shortened
-from monitor.measure.request import tokenize_body
+from monitor.measure.request import UNSENDABLE, tokenize_body
 from monitor.model import Probe
 
 
@@ -60,8 +60,11 @@ async def get_json(http: httpx.AsyncClient, path: str, body: dict[str, Any] | No
         else:
             response = await http.post(path, json=body, timeout=timeout_s)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        late = isinstance(error, httpx.TimeoutException)
-        why = f"no answer to {path} within {timeout_s:g} s" if late else str(error) or type(error).__name__
+        why = str(error) or type(error).__name__
+        if isinstance(error, httpx.TimeoutException):
+            why = f"no answer to {path} within {timeout_s:g} s"
+        elif isinstance(error, httpx.LocalProtocolError):
+            why = UNSENDABLE
         raise ServerUnreachableError(f"the server at {http.base_url} cannot be reached: {why}") from None
     try:
         parsed = response.json()

@@ -12,11 +12,13 @@ import httpx
 from monitor.config.probes import misfit
 from monitor.config.problems import Problem
 from monitor.measure import api
+from monitor.measure.answer import Answer
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.scrape import MetricsPage
 from monitor.model import Outcome, Phase, Probe, ServerPage
 
 State = Literal["good", "bad", "unknown"]
+SHORT_ANSWER = 16  # tokens: enough to see whether they come one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,16 @@ class Preflight:
 
     async def answer_details(self, probe: Probe, page: ServerPage) -> None:
         """One short answer shows whether the server tells its own timings and its cached tokens."""
-        short = replace(probe, max_tokens=1, sampling={"temperature": 0.0, "seed": 0}, timeout_s=60.0)
+        sampling = {"temperature": 0.0, "seed": 0, "ignore_eos": True, "min_tokens": SHORT_ANSWER}
+        short = replace(probe, max_tokens=SHORT_ANSWER, sampling=sampling, timeout_s=60.0)
         measured = await self.trial(short, page)
         if measured.sample.outcome is not Outcome.OK:
             self.say("answer", "bad", measured.detail or f"a request ended as {measured.sample.outcome.value}", "see the server's log")
             return
         self.say("answer", "good", f"first token after {measured.sample.ttft_ms or 0:.0f} ms")
+        if is_buffered(measured.answer):
+            mend = "switch buffering off on the way (nginx: proxy_buffering off); TTFT is the time of the whole answer until then"
+            self.say("stream", "bad", f"all {SHORT_ANSWER} tokens arrived at once: something between us and the server buffers", mend)
         if measured.answer.server_metrics is None:
             mend = "start the server with --enable-per-request-metrics; else queue time is known only when a canary was alone"
             self.say("per-request metrics", "unknown", "not in the answers", mend)
@@ -122,3 +128,8 @@ class Preflight:
             self.say("cached tokens", "unknown", "not in the answers", mend)
         else:
             self.say("cached tokens", "good", "in the answers")
+
+
+def is_buffered(answer: Answer) -> bool:
+    """Whether an answer of several tokens came in one piece, though its server made them one after the other."""
+    return len(answer.arrivals_ns) >= SHORT_ANSWER // 2 and answer.arrivals_ns[0] == answer.arrivals_ns[-1]

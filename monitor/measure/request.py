@@ -8,6 +8,10 @@ from typing import Any
 from monitor.model import Probe
 
 
+#: In place of the HTTP library's own words, which quote the header and with it the key.
+UNSENDABLE = "the request cannot be sent: the API key, or another header of ours, holds a line break or a character that no header can carry"
+
+
 @dataclass(frozen=True, slots=True)
 class CanaryRequest:
     """One POST: where, what, and the id that joins it to the server's log (`X-Request-Id`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -58,6 +59,7 @@ def parse_page(text: str, at: datetime) -> ServerPage:
         at=at,
         state="ok",
         asleep=_asleep(samples.get(_SLEEP)),
+        requests_aborted=_aborted(samples.get("vllm:request_success_total")),
         cache_config=dict(cache[0][0]) if cache else None,
         model_name=model_names[0] if model_names else None,
         **values,
@@ -71,7 +73,7 @@ def looks_like_metrics(text: str) -> bool:
 
 def _value(field: str, names: Iterable[str], samples: Mapping[str, list[tuple[Mapping[str, str], float]]]) -> float | None:
     for name in names:
-        found = [value for _, value in samples.get(name, ())]
+        found = [value for _, value in samples.get(name, ()) if math.isfinite(value)]
         if found:
             return max(found) if field in _LARGEST else sum(found)
     return None
@@ -80,6 +82,12 @@ def _value(field: str, names: Iterable[str], samples: Mapping[str, list[tuple[Ma
 def _asleep(states: list[tuple[Mapping[str, str], float]] | None) -> bool | None:
     awake = [value for labels, value in states or () if labels.get("sleep_state") == "awake"]
     return None if not awake else not any(awake)
+
+
+def _aborted(finished: list[tuple[Mapping[str, str], float]] | None) -> float | None:
+    """Requests that ended as `abort`. A client that merely left is not counted there (vLLM #31503)."""
+    values = [value for labels, value in finished or () if labels.get("finished_reason") == "abort"]
+    return sum(values) if values else None
 
 
 class MetricsPage:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,11 +19,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from monitor.__about__ import __version__
+from monitor.config.settings import TargetSettings
 from monitor.config.values import Secret, is_loopback
+from monitor.errors import USAGE, Told
 from monitor.measure.answer import Answer, AnswerReader, error_message, shortened
 from monitor.measure.lag import LagMeter
 from monitor.measure.patience import Limits, Patience
-from monitor.measure.request import CanaryRequest
+from monitor.measure.request import UNSENDABLE, CanaryRequest
 from monitor.measure.sse import EventReader, EventTooLargeError
 from monitor.model import Marks, Outcome
 
@@ -29,18 +33,40 @@ CONNECT_TIMEOUT_S = 5.0
 MAX_ERROR_BODY = 65_536
 
 
-def client(base_url: str, api_key: Secret | None) -> httpx.AsyncClient:
-    """An HTTP client for one server. Proxies of the environment are not used for loopback; the key goes into a header only."""
-    headers = {"User-Agent": f"vllm-canary/{__version__}"}
+def client(
+    base_url: str, api_key: Secret | None, extra_headers: Mapping[str, str] | None = None, ca_file: str | None = None
+) -> httpx.AsyncClient:
+    """An HTTP client for one server. Proxies of the environment are not used for loopback; the key goes into a header only.
+
+    Raises OSError when `ca_file` cannot be read as certificates.
+    """
+    headers = {"User-Agent": f"vllm-canary/{__version__}", **(extra_headers or {})}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key.reveal()}"
     return httpx.AsyncClient(
         base_url=base_url,
-        headers=headers,
+        headers={name.encode(): value.encode() for name, value in headers.items()},
+        verify=ssl.create_default_context(cafile=ca_file) if ca_file else True,
         trust_env=not is_loopback(urlsplit(base_url).hostname),
         limits=httpx.Limits(max_keepalive_connections=0),
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
     )
+
+
+def client_of(settings: TargetSettings) -> httpx.AsyncClient:
+    """The client for a target as it is configured. Raises ConnectionSetupError where its key or its certificates are not there."""
+    try:
+        return client(settings.url, settings.api_key(), settings.headers, settings.ca_file)
+    except ValueError as error:
+        raise ConnectionSetupError(f"{settings.name}: {error}") from None
+    except OSError as error:
+        raise ConnectionSetupError(f"{settings.name}: ca_file {settings.ca_file} cannot be used: {error.strerror or error}") from None
+
+
+class ConnectionSetupError(Told):
+    """A target's key or certificates are not where the configuration says."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +145,7 @@ async def stream(http: httpx.AsyncClient, request: CanaryRequest, limits: Limits
         lag_ms = lag.stop()
     run.done = run.done or time.monotonic_ns()
     answer = run.reader.close()
-    return Stream(outcome, run.marks(), answer, detail or _detail(outcome, limits), run.status, lag_ms)
+    return Stream(outcome, run.marks(), answer, detail or _detail(outcome, limits, answer), run.status, lag_ms)
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
@@ -150,7 +176,8 @@ async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -
             "POST",
             request.path,
             json=request.body,
-            headers={"X-Request-Id": request.request_id},
+            # Compressed, tokens would be stamped when the compressor lets go of a block.
+            headers={"X-Request-Id": request.request_id, "Accept-Encoding": "identity"},
             extensions={"trace": run.trace},
         ) as response:
             run.status = response.status_code
@@ -164,6 +191,8 @@ async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -
         return Outcome.REFUSED, f"no connection within {CONNECT_TIMEOUT_S:g} s"
     except httpx.ConnectError as error:
         return Outcome.REFUSED, f"no connection: {error}"
+    except httpx.LocalProtocolError:
+        return Outcome.REFUSED, UNSENDABLE
     except EventTooLargeError as error:
         return Outcome.MALFORMED, str(error)
     except httpx.HTTPError as error:
@@ -176,23 +205,25 @@ async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -
 async def _events(response: httpx.Response, run: _Run) -> None:
     """Bytes are stamped when they arrive, before anything is read in them."""
     events = EventReader()
-    async for chunk in response.aiter_raw():
-        arrived_ns = time.monotonic_ns()
-        before = len(run.reader.answer.arrivals_ns)
-        for data in events.feed(chunk):
-            run.reader.event(data, arrived_ns)
-        if run.patience is not None and len(run.reader.answer.arrivals_ns) > before:
-            run.patience.token(arrived_ns / 1e9)
-        if run.reader.answer.finished:
-            return  # what a server sends after [DONE] is not part of the answer
+    async with aclosing(response.aiter_raw()) as chunks:
+        async for chunk in chunks:
+            arrived_ns = time.monotonic_ns()
+            before = len(run.reader.answer.arrivals_ns)
+            for data in events.feed(chunk):
+                run.reader.event(data, arrived_ns)
+            if run.patience is not None and len(run.reader.answer.arrivals_ns) > before:
+                run.patience.token(arrived_ns / 1e9)
+            if run.reader.answer.finished:
+                return  # what a server sends after [DONE] is not part of the answer
 
 
 async def _limited_body(response: httpx.Response) -> bytes:
     body = b""
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_ERROR_BODY:
-            break
+    async with aclosing(response.aiter_raw()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > MAX_ERROR_BODY:
+                break
     return body
 
 
@@ -229,11 +260,15 @@ def _judged(answer: Answer) -> tuple[Outcome, str | None]:
     return Outcome.OK, None
 
 
-def _detail(outcome: Outcome, limits: Limits) -> str | None:
+def _detail(outcome: Outcome, limits: Limits, answer: Answer) -> str | None:
     if outcome is Outcome.QUEUE_CAP:
         return f"no first token within {limits.max_wait_s:g} s while the engine worked for others; cancelled"
     if outcome is Outcome.HUNG:
         return f"the engine's step counter stood still for {limits.hang_after_s:g} s while our request was out"
+    if outcome is Outcome.TIMEOUT and answer.first_token_ns is not None:
+        return f"the answer had not ended {limits.answer_s:g} s after its first token; cancelled"
+    if outcome is Outcome.TIMEOUT and limits.max_wait_s is None:
+        return f"no first token within {limits.give_up_s:g} s; cancelled"
     if outcome is Outcome.TIMEOUT:
         return "no end of the wait, and no step counter that tells a queue from a hang"
     return None

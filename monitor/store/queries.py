@@ -146,6 +146,19 @@ def last_sample_of_each_probe(connection: Connection, target_name: str) -> list[
     return sorted((_sample(row) for row in rows), key=lambda s: s.probe)
 
 
+def newest_details(connection: Connection, target_name: str, since: datetime) -> dict[str, str]:
+    """The newest sentence about a failure of each probe."""
+    query = (
+        select(t.probe.c.name, t.sample.c.detail)
+        .join(t.probe_revision, t.probe_revision.c.probe_id == t.probe.c.id)
+        .join(t.sample, t.sample.c.revision_id == t.probe_revision.c.id)
+        .join(t.target, t.target.c.id == t.sample.c.target_id)
+        .where(t.target.c.name == target_name, t.sample.c.started_at_us >= to_us(since), t.sample.c.detail.is_not(None))
+        .order_by(t.sample.c.started_at_us)
+    )
+    return {str(row[0]): str(row[1]) for row in connection.execute(query)}
+
+
 def warmed_parameter_sets(connection: Connection, target_id: int, process_start_id: int) -> set[str]:
     """Parameter sets that this start of the server has already answered well: their next canary is not cold."""
     query = (

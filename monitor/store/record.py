@@ -130,6 +130,14 @@ def start_process(connection: Connection, target_id: int, started_at: datetime |
     return row_id
 
 
+def note_first_answer(connection: Connection, process_start_id: int, at: datetime) -> None:
+    """When a start of the server first answered us well; later answers change nothing."""
+    table = t.process_start
+    connection.execute(
+        update(table).where(table.c.id == process_start_id, table.c.first_answer_at_us.is_(None)).values(first_answer_at_us=to_us(at))
+    )
+
+
 def take_lease(connection: Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
     """Take or renew a lease; False while somebody else holds it."""
     row = connection.execute(select(t.lease.c.holder, t.lease.c.expires_at_us).where(t.lease.c.name == name)).first()

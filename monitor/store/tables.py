@@ -64,6 +64,7 @@ process_start = Table(
     Column("started_at_us", BigInteger),  # unknown where the server does not tell (several API servers)
     Column("seen_at_us", BigInteger, nullable=False),
     Column("source", Text, nullable=False),  # metrics | counter_fell | after_outage | first_seen
+    Column("first_answer_at_us", BigInteger),  # when our first good canary of this start got its first token
 )
 
 fingerprint = Table(
@@ -165,6 +166,9 @@ server_reading = Table(
     Column("prompt_tokens", Float),
     Column("generation_tokens", Float),
     Column("requests_finished", Float),
+    Column("requests_aborted", Float),
+    Column("draft_tokens", Float),
+    Column("accepted_tokens", Float),
     Column("queue_s_sum", Float),
     Column("queue_count", Float),
     Column("prefill_s_sum", Float),
