@@ -41,6 +41,9 @@ class ClassSettings(Block):
         "`queue_cap`; `none` waits as long as it takes.",
         examples=["2s"],
     )
+    token_budget_per_hour: int | None = Field(
+        default=None, gt=0, description="The most tokens this class's canaries may cost in an hour on one target.", examples=[10000]
+    )
 
 
 class DcgmSource(Block):
@@ -96,8 +99,15 @@ class TargetSettings(Block):
     token_budget_per_hour: int = Field(
         default=DEFAULT_TOKEN_BUDGET,
         gt=0,
-        description="The most prompt and answer tokens the canaries may cost in an hour; runs beyond it are skipped and counted.",
+        description="The most prompt and answer tokens the canaries may cost in an hour; runs beyond it are skipped and counted. A fifth "
+        "is kept for measuring more often when something looks wrong, and for `probe`.",
         examples=[DEFAULT_TOKEN_BUDGET],
+    )
+    when_idle: Literal["run", "slower", "skip"] = Field(
+        default="run",
+        description="What to do while nobody else has used the server for ten minutes: `run` as always, `slower` (every tenth run), or "
+        "`skip`, so that a card at home may sleep. What is skipped is counted.",
+        examples=["run"],
     )
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -49,7 +50,11 @@ def judge_target(
     down = judge_server_down(name, [c for c in contacts_of(samples, readings) if c.at >= watching_since])
     hung = None if down is not None else judge_hung(name, samples)
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
-    silent = judge_no_samples(name, intervals_of(watch.probes), last, watching_since, now)
+    stretch = watch.leave.stretch(time.monotonic())
+    intervals = {} if stretch is None else {probe: stretch * every for probe, every in intervals_of(watch.probes).items()}
+    if stretch != 1:
+        watch.expected_since = now  # when it is used again, its probes have their full time before silence is said
+    silent = judge_no_samples(name, intervals, last, max(watching_since, watch.expected_since or watching_since), now)
     unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
     findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
     incidents.reconcile(connection, name, JUDGED, findings, now, channels)

@@ -95,8 +95,9 @@ class Daemon:
         """Start everything, wait for the end, stop everything."""
         gpu = self._card_watches(writer)
         gpu.start()
+        budgets = {name: c.token_budget_per_hour for name, c in self._settings.classes.items() if c.token_budget_per_hour is not None}
         for target in self._settings.targets:
-            watch = TargetWatch(target, self._probes, writer, gpu.of(target.watches_gpus), list(self._channels))
+            watch = TargetWatch(target, self._probes, writer, gpu.of(target.watches_gpus), list(self._channels), class_budgets=budgets)
             await watch.load()
             schedule = {probe.name: probe.every_s for probe in self._probes}
             writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule))

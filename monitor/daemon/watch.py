@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,7 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.identity import IdentityWatch
+from monitor.daemon.idle import IdleLeave
 from monitor.judge.expect import judge_answer
 from monitor.judge.phase import Stillness, judge_phase
 from monitor.judge.starts import Start, judge_start
@@ -57,6 +58,7 @@ class TargetWatch:
         cards: TargetCards,
         channels: Sequence[str] = (),
         keeps_identity: bool = True,
+        class_budgets: Mapping[str, int] | None = None,
     ) -> None:
         self.settings = settings
         self._keeps_identity = keeps_identity
@@ -78,7 +80,10 @@ class TargetWatch:
         self._system_fingerprint: str | None = None
         self._identity_due = True
         self._revisions: dict[str, int] = {}
-        self.ledger = TokenLedger(settings.token_budget_per_hour)
+        self._class_budgets = dict(class_budgets or {})
+        self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
+        self.leave = IdleLeave(settings.when_idle)
+        self.expected_since: datetime | None = None  # while the server was left alone, no sample was expected
         self.on_skip: Callable[[str, str, int], None] | None = None
 
     async def load(self) -> None:
@@ -88,7 +93,8 @@ class TargetWatch:
         def work(connection: Connection) -> int:
             target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
             self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in self.probes}
-            self.ledger = TokenLedger(self.settings.token_budget_per_hour, queries.tokens_since(connection, target_id, now - HOUR))
+            spent = queries.tokens_since(connection, target_id, now - HOUR)
+            self.ledger = TokenLedger(self.settings.token_budget_per_hour, spent, self._class_budgets)
             row = queries.target(connection, self.settings.name)
             if row is not None and row.process_start_id is not None:
                 self._take_up_start(connection, target_id, row.process_start_id)
@@ -145,6 +151,7 @@ class TargetWatch:
         self._away = page.state == "refused" or (self._away and page.state == "timeout")
         if page.state == "ok":
             self._stillness.note(page.engine_steps, time.monotonic())
+            self.leave.note(page.engine_steps, time.monotonic())
             self._last_good = page
 
     def phase_of(self, probe: Probe, before: ServerPage) -> Phase:
@@ -168,10 +175,13 @@ class TargetWatch:
 
     async def run(self, probe: Probe) -> tuple[Measurement, Future[int]] | Skipped:
         """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample."""
-        if not self.ledger.allows(probe, datetime.now(UTC)):
+        if not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._keeps_identity):
             self.skip(probe.name, "token_budget")
             return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
         before = await self.look()
+        if self._keeps_identity and not self.leave.wants(probe.name, time.monotonic()):
+            self.skip(probe.name, "idle")
+            return Skipped(probe, "nobody uses the server, and it is to be left alone then (when_idle)")
         if self._identity_due:
             await self.refresh_identity(before)
         phase, idle_before_s = self.phase_of(probe, before), self._stillness.for_s(time.monotonic())
@@ -188,6 +198,7 @@ class TargetWatch:
         self._last_canary_s = time.monotonic()
         if measured.after is not None:
             async with self._noting:
+                self.leave.ours(measured.after.engine_steps)
                 await self._note(measured.after)
         sample, answer = measured.sample, measured.answer
         if answer.system_fingerprint is not None:

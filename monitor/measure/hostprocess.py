@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import psutil
 
 DEFAULT_VLLM_PORT = 8000
-_SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+_SECRET_NAME = r"(?:key|token(?!s|iz|[-_]id)|secret|passw|credential)"  # --max-num-batched-tokens and --tokenizer-mode are none
+_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
+_SECRET_MEMBER = re.compile(rf'("[^"]*{_SECRET_NAME}[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)  # of a JSON object
+_USER_PART = re.compile(r"://[^/@\s]*@")  # of an address
+_OPTION = re.compile(r"--?[A-Za-z]")  # also vLLM's short ones, such as -tp; -1 is a value
 #: Options that have a fingerprint field of their own, or that only say where the server listens and what it logs.
 _NOT_A_SETTING = re.compile(
     r"^(model|served-model-name|max-model-len|tokenizer|chat-template|host|port|uds|root-path|ssl-.*|allowed-.*|allow-credentials"
@@ -105,33 +109,39 @@ def _environment(process: psutil.Process) -> Mapping[str, str] | None:
 def options_of(command: Sequence[str], keep_all: bool = False) -> dict[str, str | bool | list[str]]:
     """The launch options by name without their dashes; secrets and what has a field of its own are left out unless `keep_all`."""
     options: dict[str, str | bool | list[str]] = {}
-    index = 0
+    # What stands before the launched program belongs to sudo, a shell or Python.
+    index = next((i + 1 for i, word in enumerate(command) if word == "serve" or "api_server" in word), 0)
     while index < len(command):
         word = command[index]
         index += 1
-        if not word.startswith("--"):
+        if not _OPTION.match(word):
             continue
-        name, equals, value = word[2:].partition("=")
+        name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
         values = [value] if equals else []
-        while not equals and index < len(command) and not command[index].startswith("--"):
+        while not equals and index < len(command) and not _OPTION.match(command[index]):
             values.append(command[index])
             index += 1
         if keep_all or not (_SECRET.search(name) or _NOT_A_SETTING.match(name)):
+            values = [shown_command((value,)) for value in values]
             options[name] = True if not values else values[0] if len(values) == 1 else values
     return options
 
 
 def shown_command(command: Sequence[str]) -> str:
-    """The command line for people: the value of every option whose name speaks of a secret is masked."""
+    """The command line for people: the value of everything whose name speaks of a secret is masked."""
     words: list[str] = []
     hide_next = False
     for word in command:
-        is_option = word.startswith("-")
+        is_option = bool(_OPTION.match(word))
         if hide_next and not is_option:
             words.append("***")
             continue
-        name, equals, _ = word.partition("=")
-        hide_next = is_option and bool(_SECRET.search(name)) and not equals and name not in {"--tokenizer", "--skip-tokenizer-init"}
-        words.append(f"{name}=***" if is_option and equals and _SECRET.search(name) else word)
+        hide_next = is_option and "=" not in word and bool(_SECRET.search(word))
+        shown = _USER_PART.sub("://***@", _SECRET_MEMBER.sub(r'\1"***"', word))
+        name, equals, _ = shown.partition("=")
+        if " " in shown:  # sh -c "vllm serve … --api-key …"
+            words.append(shown_command(shown.split(" ")))
+        else:
+            words.append(f"{name}=***" if equals and _SECRET.search(name) else shown)
     return " ".join(words)

@@ -11,7 +11,6 @@ import json
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -205,25 +204,23 @@ async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -
 async def _events(response: httpx.Response, run: _Run) -> None:
     """Bytes are stamped when they arrive, before anything is read in them."""
     events = EventReader()
-    async with aclosing(response.aiter_raw()) as chunks:
-        async for chunk in chunks:
-            arrived_ns = time.monotonic_ns()
-            before = len(run.reader.answer.arrivals_ns)
-            for data in events.feed(chunk):
-                run.reader.event(data, arrived_ns)
-            if run.patience is not None and len(run.reader.answer.arrivals_ns) > before:
-                run.patience.token(arrived_ns / 1e9)
-            if run.reader.answer.finished:
-                return  # what a server sends after [DONE] is not part of the answer
+    async for chunk in response.aiter_raw():
+        arrived_ns = time.monotonic_ns()
+        before = len(run.reader.answer.arrivals_ns)
+        for data in events.feed(chunk):
+            run.reader.event(data, arrived_ns)
+        if run.patience is not None and len(run.reader.answer.arrivals_ns) > before:
+            run.patience.token(arrived_ns / 1e9)
+        if run.reader.answer.finished:
+            return  # what a server sends after [DONE] is not part of the answer
 
 
 async def _limited_body(response: httpx.Response) -> bytes:
     body = b""
-    async with aclosing(response.aiter_raw()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > MAX_ERROR_BODY:
-                break
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > MAX_ERROR_BODY:
+            break
     return body
 
 

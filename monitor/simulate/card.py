@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from monitor.simulate.cards import CardKind
+from monitor.simulate.speeds import Speeds
 
 # Clocks event reasons, nvml.h: nvmlClocksEventReason*
 GPU_IDLE: Final = 0x1
@@ -32,15 +33,8 @@ IDLE_AFTER_S = 10.0  # clocks ramp down after so long without work, and are back
 RAMP_S = 0.15  # assumed; real cards need some tenths of a second
 WINDOW_S = 1.0  # power and utilisation are averages over about so long (NVML: power of Ampere and newer, 1 s)
 MAX_MOVE_C = 0.25  # a step of the simulation moves no temperature further than this
+MIN_STEP_S = 0.1
 NS = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """What is left of the speed of a cool, unhindered card: 1.0 = all of it."""
-
-    prefill: float
-    decode: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,9 @@ class Card:
     _brake_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """A card begins as one that has been idle for long."""
+        """A card begins as one that has been idle for long, with the settings of its kind."""
+        self.inlet_c = self.kind.inlet_c if self.inlet_c is None else self.inlet_c
+        self.power_limit_w = self.kind.limit_w if self.power_limit_w is None else self.power_limit_w
         self._power_w = self.kind.p_idle_w
         self._a = self._power_w * self.kind.r1
         self._b = self._power_w * self.kind.r2 * self.cooling
@@ -156,7 +152,7 @@ class Card:
         left = dt_s * self.thermal_speed
         while left > 0:
             power_w, reasons = self._power()
-            step = min(left, self._calm_s(power_w))
+            step = left if left <= MIN_STEP_S else min(left, self._calm_s(power_w))
             self._count(step / self.thermal_speed, power_w, reasons)
             self._heat(step, power_w)
             self._govern(step)
@@ -218,12 +214,12 @@ class Card:
         kind = self.kind
         if self._busy <= 0:
             return kind.p_idle_w, 0
-        clock, _ = self._clock()
+        clock, capped = self._clock()
         working = kind.p0_w + self._dynamic_w() * (clock / kind.clock_mhz) ** kind.exponent
-        return kind.p_idle_w + (working - kind.p_idle_w) * self._busy, self._working_reasons()
+        return kind.p_idle_w + (working - kind.p_idle_w) * self._busy, self._working_reasons(capped)
 
-    def _working_reasons(self) -> int:
-        reasons = SW_POWER_CAP if self.kind.power_cap_bit == "always" or self._clock()[1] else 0
+    def _working_reasons(self, capped: bool) -> int:
+        reasons = SW_POWER_CAP if capped or self.kind.power_cap_bit == "always" else 0
         if self._taken_mhz > 0 or self._memory_taken > 0:
             reasons |= SW_THERMAL
         if self._halved:
@@ -233,7 +229,7 @@ class Card:
         return reasons
 
     def _reasons(self) -> int:
-        return self._working_reasons() if self._idle_s == 0 else GPU_IDLE
+        return self._working_reasons(self._clock()[1]) if self._idle_s == 0 else GPU_IDLE
 
     def _margin(self) -> float:
         """Degrees to the nearest threshold, be it the die's or the memory's; so it is not maximum minus die temperature."""
@@ -260,13 +256,13 @@ class Card:
         die_speed = abs(power_w * kind.r1 - self._a) / kind.t1_s
         speed = die_speed + abs(power_w * kind.r2 * self.cooling - self._b) / kind.t2_s
         speed += abs(self._memory_target(power_w) - self._memory_over) / MEMORY_TAU_S
-        calm = min(60.0, max(0.1, MAX_MOVE_C / max(speed, 1e-9)))
+        calm = min(60.0, max(MIN_STEP_S, MAX_MOVE_C / max(speed, 1e-9)))
         near = self.temp_c > kind.max_c - 2 or self.mem_temp_c > kind.memory_max_c - 2
         return min(calm, GOVERNOR_S) if near else calm
 
     def _memory_target(self, power_w: float) -> float:
         kind = self.kind
-        return kind.memory_over_c * self.memory_cooling * (power_w / kind.full_w) * (1.0 - self._memory_taken)
+        return kind.memory_over_c * self.memory_cooling * min(1.0, power_w / kind.full_w) * (1.0 - self._memory_taken)
 
     def _count(self, real_s: float, power_w: float, reasons: int) -> None:
         fade = exp(-real_s / WINDOW_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError as UrlError
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from monitor.errors import UNMEASURED, USAGE, Told
@@ -39,20 +40,28 @@ def is_sqlite(database: str) -> bool:
 
 def sqlite_path(database: str) -> Path:
     """The file of an SQLite setting, given as a path or as a sqlite:/// URL."""
-    return Path(make_url(database).database or "") if "://" in database else Path(database)
+    return Path(_url(database).database or "") if "://" in database else Path(database)
 
 
 def shown(database: str) -> str:
-    """The setting as it may be printed: passwords masked."""
-    return make_url(database).render_as_string(hide_password=True) if "://" in database else database
+    """The setting as it may be printed: passwords masked. Raises DatabaseError for a URL that is none."""
+    return _url(database).render_as_string(hide_password=True) if "://" in database else database
+
+
+def _url(database: str) -> URL:
+    try:
+        return make_url(database)
+    except (UrlError, ValueError):  # neither it nor the reason is shown: where a part is at the wrong place it may be the password
+        mend = "it is a path, or a URL such as postgresql://USER@HOST/NAME with every : / @ in its password written as %3A %2F %40"
+        raise DatabaseError(f"the database setting cannot be understood; {mend}", usage=True) from None
 
 
 def open_writer(database: str) -> Engine:
     """An engine that may write, with the schema brought up to date. Raises DatabaseError."""
     try:
-        engine = _sqlite_writer(sqlite_path(database)) if is_sqlite(database) else create_engine(database, pool_pre_ping=True)
+        engine = _sqlite_writer(sqlite_path(database)) if is_sqlite(database) else create_engine(_url(database), pool_pre_ping=True)
         _migrate(engine, database)
-    except (SQLAlchemyError, sqlite3.Error, OSError, NoSuchModuleError, UrlError, ImportError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
         raise DatabaseError(f"the database {shown(database)} cannot be opened: {reason(error)}") from None
     return engine
 
@@ -60,10 +69,10 @@ def open_writer(database: str) -> Engine:
 def open_reader(database: str) -> Engine:
     """An engine that only reads, also beside a running daemon and without write permission. Raises DatabaseError."""
     try:
-        engine = _sqlite_reader(sqlite_path(database)) if is_sqlite(database) else create_engine(database, poolclass=NullPool)
+        engine = _sqlite_reader(sqlite_path(database)) if is_sqlite(database) else create_engine(_url(database), poolclass=NullPool)
         with engine.connect() as connection:
             revision = _revision(connection)
-    except (SQLAlchemyError, sqlite3.Error, OSError, NoSuchModuleError, UrlError, ImportError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
         raise DatabaseError(f"the database {shown(database)} cannot be read: {reason(error)}") from None
     _refuse_newer(revision, database)
     if revision != HEAD:
@@ -86,7 +95,8 @@ def reading(database: str) -> Iterator[Connection]:
 
 def _sqlite_writer(path: Path) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+    url = URL.create("sqlite", database=str(path))  # made of parts: a ? in the name is no query
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _record: Any) -> None:
@@ -108,6 +118,9 @@ def _sqlite_reader(path: Path) -> Engine:
 
     def connect() -> sqlite3.Connection:
         uri = f"file:{quote(str(path))}?mode=ro"
+        if not os.access(path, os.W_OK) and not Path(f"{path}-wal").exists():
+            # Nobody has it open. SQLite would make a -wal file of ours beside it, which its owner could then not write.
+            return _readable(f"{uri}&immutable=1")
         try:
             return _readable(uri)
         except sqlite3.OperationalError:

@@ -56,7 +56,8 @@ def definition(probe: Probe) -> dict[str, Any]:
 
 
 def ensure_output(connection: Connection, text: str) -> int:
-    """The id of an answer's text; each distinct text is kept once."""
+    """The id of an answer's text; each distinct text is kept once. Half a surrogate pair, which no file can hold, becomes U+FFFD."""
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     digest = hashlib.sha256(text.encode()).hexdigest()
     found = connection.execute(select(t.output.c.id).where(t.output.c.sha256 == digest)).scalar()
     return int(found) if found is not None else _new_id(connection, t.output, sha256=digest, text=text)

@@ -208,7 +208,7 @@ skipped_run = Table(
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
     Column("probe", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),  # pause | still_running | token_budget | lease
+    Column("reason", Text, nullable=False),  # pause | still_running | token_budget | lease | idle
     Column("count", Integer, nullable=False),
     Index("ix_skipped_run_target_id_at_us", "target_id", "at_us"),
 )

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError, OperationalError
 
+from monitor.errors import Told
 from monitor.store.database import DatabaseError, reason
 
 T = TypeVar("T")
@@ -31,8 +32,9 @@ class Writer:
     def __init__(self, engine: Engine, patient: bool = True) -> None:
         self._engine = engine
         self._patient = patient
-        self._work: queue.Queue[tuple[Callable[[Connection], Any], Future[Any]] | None] = queue.Queue(QUEUE_LIMIT)
+        self._work: queue.SimpleQueue[tuple[Callable[[Connection], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._lock = threading.Lock()  # nothing is queued behind the end
         self.failing_since: float | None = None  # time.monotonic() since when the head of the queue cannot be written
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -40,10 +42,13 @@ class Writer:
     def submit(self, work: Callable[[Connection], T]) -> Future[T]:
         """Hand over one transaction. The future raises DatabaseError if the queue is full or the work cannot be done."""
         future: Future[T] = Future()
-        try:
-            self._work.put_nowait((work, future))
-        except queue.Full:
-            future.set_exception(DatabaseError(f"{QUEUE_LIMIT} writes wait for the database; this one is lost"))
+        with self._lock:
+            if self._stopping.is_set():
+                future.set_exception(DatabaseError("the database is closed; nothing more is written"))
+            elif self._work.qsize() >= QUEUE_LIMIT:
+                future.set_exception(DatabaseError(f"{QUEUE_LIMIT} writes wait for the database; this one is lost"))
+            else:
+                self._work.put((work, future))
         return future
 
     def do(self, work: Callable[[Connection], T]) -> T:
@@ -52,8 +57,9 @@ class Writer:
 
     def close(self, patience_s: float = 10.0) -> None:
         """Finish what is queued, then stop and close the database. Returns after `patience_s` at the latest."""
-        self._stopping.set()
-        self._work.put(None)
+        with self._lock:
+            self._stopping.set()
+            self._work.put(None)
         self._thread.join(patience_s)
         self._engine.dispose()
 
@@ -73,9 +79,12 @@ class Writer:
                     future.set_exception(DatabaseError(f"the database cannot be written: {reason(error)}"))
                     return
             except IntegrityError as error:
+                log.error("a write is lost: the database refuses a row: %s", reason(error))
                 future.set_exception(DatabaseError(f"the database refuses a row: {reason(error)}"))
                 return
             except Exception as error:  # the caller's own work failed; it belongs to the caller, not to this thread
+                if not isinstance(error, Told):  # and where no caller waits, it must not vanish
+                    log.exception("a write failed and is lost")
                 future.set_exception(error)
                 return
             else:

@@ -1,0 +1,59 @@
+"""A world from the names of its cards: what a person asks for on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monitor.simulate.card import Card
+from monitor.simulate.cards import CardKind, kind_of
+from monitor.simulate.crowd import Crowd
+from monitor.simulate.engine import EngineConfig
+from monitor.simulate.identity import Identity
+from monitor.simulate.scenario import Play, Scenario, load
+from monitor.simulate.world import World
+
+NOMINAL = kind_of("h100")  # the card that EngineConfig's default costs belong to
+WEIGHTS_MIB = 15_300  # an 8B model in bf16
+KV_BYTES_PER_TOKEN = 131_072  # of the same model, see EngineConfig
+LARGE_MIB = 70_000  # from here on vLLM's defaults for a batch are larger (engine/arg_utils.py)
+
+
+def engine_config(kind: CardKind | None) -> EngineConfig:
+    """The default engine on another card: decode by its memory's bandwidth, prefill by its arithmetic, the cache by its memory."""
+    config = EngineConfig()
+    if kind is None or kind is NOMINAL:
+        return config
+    config.decode_base_s *= NOMINAL.bandwidth_gb_s / kind.bandwidth_gb_s
+    config.decode_per_context_s *= NOMINAL.bandwidth_gb_s / kind.bandwidth_gb_s
+    config.prefill_tok_s *= kind.tflops / NOMINAL.tflops
+    room_mib = kind.vram_mib * Identity().gpu_memory_utilization - WEIGHTS_MIB
+    config.num_gpu_blocks = min(config.num_gpu_blocks, int(room_mib * 2**20 / KV_BYTES_PER_TOKEN / config.block_size))
+    if kind.vram_mib < LARGE_MIB:
+        config.max_num_batched_tokens, config.max_num_seqs = 2048, 256
+    return config
+
+
+def make_cards(names: Sequence[str], thermal_speed: float = 1.0) -> list[Card]:
+    """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises UnknownCardError."""
+    kinds = [kind_of(name) for name in names]
+    used = Identity().gpu_memory_utilization
+    return [Card(kind, index, model_mib=kind.vram_mib * used, thermal_speed=thermal_speed) for index, kind in enumerate(kinds)]
+
+
+def make_world(names: Sequence[str], seed: int = 0, thermal_speed: float = 1.0, epoch_s: float = 0.0, kind: type[World] = World) -> World:
+    """A server on these cards, with a crowd that is silent at first; the first card decides its speed. Raises UnknownCardError."""
+    cards = make_cards(names, thermal_speed)
+    world = kind(config=engine_config(cards[0].kind if cards else None), cards=cards, seed=seed, epoch_s=epoch_s)
+    Crowd(world)
+    return world
+
+
+def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Scenario:
+    """Play a scenario, from now on or from `begin_s`; what the one before it has changed is taken back. Raises ScenarioError."""
+    scenario = load(name_or_file, world.settable)
+    for play in [source for source in world.sources if isinstance(source, Play)]:
+        world.sources.remove(play)
+        play.take_back()
+    world.sources.append(Play(scenario, world, world.now_s if begin_s is None else begin_s))
+    world.changed()
+    return scenario

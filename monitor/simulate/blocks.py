@@ -1,0 +1,85 @@
+"""The key-value cache in blocks, with the prefix cache in it, as vLLM's v1/core/block_pool.py keeps them."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+def prefix_keys(prompt: Sequence[int], block_size: int, salt: str | None) -> tuple[int, ...]:
+    """One key per full block of a prompt. A key stands for all tokens up to its block's end, and for the salt before them.
+
+    The last token is never taken from the cache: something must be computed to know what comes next
+    (v1/core/kv_cache_manager.py, get_computed_blocks), so a block that ends with it has no use as a key here.
+    """
+    key = 0 if salt is None else 1 + zlib.crc32(salt.encode())
+    keys: list[int] = []
+    for end in range(block_size, len(prompt), block_size):
+        key = hash((key, tuple(prompt[end - block_size : end])))
+        keys.append(key)
+    return tuple(keys)
+
+
+class BlockPool:
+    """Counts blocks: those in use, by one request or shared by several, and those that are free but still hold a prefix."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self._holders: dict[int, int] = {}  # key -> how many requests hold the block
+        self._kept: OrderedDict[int, None] = OrderedDict()  # free blocks that hold a prefix, least recently used first
+
+    @property
+    def usage(self) -> float:
+        """Share in use, 0..1. A free block that still holds a prefix is free."""
+        return self.used / self.total
+
+    def hits(self, keys: Sequence[int]) -> int:
+        """How many of these blocks, from the first on, are in the cache."""
+        for count, key in enumerate(keys):
+            if key not in self._holders and key not in self._kept:
+                return count
+        return len(keys)
+
+    def hold(self, keys: Sequence[int]) -> bool:
+        """Take cached blocks into use; False, and nothing taken, where that would need more than there is."""
+        sleeping = sum(key in self._kept for key in keys)
+        if self.used + sleeping > self.total:
+            return False
+        for key in keys:
+            if key in self._kept:
+                del self._kept[key]
+                self.used += 1
+            self._holders[key] = self._holders.get(key, 0) + 1
+        return True
+
+    def take(self, count: int) -> bool:
+        """Take empty blocks, at the cost of the oldest prefixes; False, and nothing taken, where there are too few."""
+        if self.used + count > self.total:
+            return False
+        self.used += count
+        while self.used + len(self._kept) > self.total:
+            self._kept.popitem(last=False)
+        return True
+
+    def publish(self, key: int) -> bool:
+        """A block in private use now holds this prefix for all; False where another block holds it already."""
+        if key in self._holders or key in self._kept:
+            return False
+        self._holders[key] = 1
+        return True
+
+    def give_back(self, keys: Sequence[int], private: int) -> None:
+        """Free a request's shared and private blocks. Its last blocks are the first to be forgotten (freed in reverse order)."""
+        self.used -= private
+        for key in reversed(keys):
+            self._holders[key] -= 1
+            if not self._holders[key]:
+                del self._holders[key]
+                self.used -= 1
+                self._kept[key] = None
+
+    def forget(self) -> None:
+        """Empty the prefix cache; what is in use stays in use but is found by nobody new."""
+        self._kept.clear()

@@ -1,0 +1,81 @@
+"""What the engine is set to, and how long one of its steps takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from monitor.simulate.speeds import Speeds
+
+
+@dataclass(slots=True)
+class EngineConfig:
+    """Settings of the engine; all but the sizes of its cache may be changed while it runs. Names of vLLM's flags where it has one.
+
+    The default costs are those of an 8B model in bf16 on an H100: 16 GB of weights read per decode step at some 2.1 TB/s, 128 kB of
+    keys and values per token of context (Llama 3 8B: 32 layers, 8 key-value heads of 128), prefill at 40 % of 989 TFLOPS.
+    """
+
+    max_num_batched_tokens: int = 8192  # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
+    max_num_seqs: int = 1024
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    max_num_queued_reqs: int | None = None  # None, as vLLM has it: the queue has no end
+    enable_prefix_caching: bool = True
+    block_size: int = 16
+    num_gpu_blocks: int = 27_000  # takes effect at the next restart
+    num_speculative_tokens: int = 0
+    spec_acceptance: float = 0.7  # chance that a drafted token is taken, if the ones before it were
+    # costs at nominal clocks, in seconds unless the name says otherwise
+    prefill_tok_s: float = 25_000.0
+    decode_base_s: float = 0.0075  # reading the weights: once a step, however many sequences share it
+    decode_per_seq_s: float = 30e-6
+    decode_per_context_s: float = 6.5e-8  # per token of context of each sequence
+    draft_share: float = 0.06  # of decode_base_s, for each drafted token
+    host_s: float = 0.0004  # the processor's part of a step, in which the card waits
+    cold_s: float = 0.0  # compilation at the first answer per process start and parameter set; 4 to 20 s seen on vLLM 0.32 CPU
+    # what is wrong with it
+    frozen: bool = False  # no step ever ends
+    dead: bool = False
+    asleep: bool = False  # requests wait without an error
+    kernel_slow_factor: float = 1.0  # a slower kernel: all work of the card takes so many times longer
+    prefill_slow_factor: float = 1.0  # the same for prefill only: an attention backend that fell back
+    host_delay_s: float = 0.0  # added to the processor's part of every step
+    uptime_decay_per_h: float = 0.0  # 0.02: after ten hours steps take 1.2 times as long
+    slow_start_factor: float = 1.0  # this start of the process got a slow state; a restart resets it
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step has to do."""
+
+    prefill_tokens: int
+    decodes: int  # sequences that get a token
+    context_tokens: int  # of those sequences, together
+    drafted_tokens: int  # by speculation, for all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one step: on the card, of which for prompts, and on the host."""
+
+    device_s: float
+    prefill_s: float
+    host_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """From the begin of the step to its end."""
+        return self.device_s + self.host_s
+
+
+def cost_of(batch: Batch, config: EngineConfig, speeds: Speeds, uptime_s: float) -> Cost:
+    """How long the step takes. Weights are read while a prompt is computed, so the longer of the two counts (roofline)."""
+    slow = config.kernel_slow_factor * config.slow_start_factor * (1.0 + config.uptime_decay_per_h * uptime_s / 3600)
+    prefill_s = batch.prefill_tokens * config.prefill_slow_factor / (config.prefill_tok_s * speeds.prefill)
+    read_s = config.decode_base_s / speeds.decode
+    per_token_s = batch.decodes * config.decode_per_seq_s + batch.context_tokens * config.decode_per_context_s
+    if config.num_speculative_tokens and batch.decodes:
+        per_token_s += batch.drafted_tokens * config.decode_per_seq_s
+        per_token_s += config.num_speculative_tokens * config.draft_share * config.decode_base_s
+    decode_s = max(read_s - prefill_s, 0.0) + per_token_s / speeds.decode
+    return Cost((prefill_s + decode_s) * slow, prefill_s * slow, config.host_s + config.host_delay_s)

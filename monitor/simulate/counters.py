@@ -1,0 +1,124 @@
+"""What one life of the server has counted: the figures behind its metrics page. Edges as in vLLM 0.32's v1/metrics/buckets.py."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from monitor.simulate.requests import Handle
+
+TTFT_EDGES = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)  # fmt: skip
+ITL_EDGES = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
+REQUEST_EDGES = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
+STEP_EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+N_EDGES = (1, 2, 5, 10, 20)
+PREEMPTION_EDGES = (1, 2, 3, 4, 5, 10, 20)
+FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+def token_edges(max_model_len: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, ... up to the context length."""
+    edges = (mantissa * 10**exponent for exponent in range(12) for mantissa in (1, 2, 5))
+    return tuple(edge for edge in edges if edge <= max_model_len)
+
+
+class Histogram:
+    """A Prometheus histogram: `counts` one per edge and one above all, not yet summed up."""
+
+    __slots__ = ("count", "counts", "edges", "sum")
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        self.edges = edges
+        self.counts = [0] * (len(edges) + 1)
+        self.count = 0
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value; an edge belongs to the bucket below it."""
+        self.counts[bisect_left(self.edges, value)] += 1
+        self.count += 1
+        self.sum += value
+
+
+def _of(edges: Sequence[float]) -> Histogram:
+    return field(default_factory=lambda: Histogram(edges))  # type: ignore[return-value]  # what dataclass fields are
+
+
+@dataclass(slots=True)
+class Counters:
+    """All of it. Times in seconds. The names are those of the metrics, without `vllm:` and `_total`."""
+
+    max_model_len: int
+    prompt_tokens: int = 0
+    prompt_tokens_cached: int = 0
+    generation_tokens: int = 0
+    num_preemptions: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    admission_rejections: int = 0
+    spec_decode_num_drafts: int = 0
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
+    spec_decode_per_pos: list[int] = field(default_factory=list)
+    request_success: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0))
+    iteration_tokens: Histogram = _of(STEP_EDGES)
+    time_to_first_token: Histogram = _of(TTFT_EDGES)
+    inter_token_latency: Histogram = _of(ITL_EDGES)
+    time_per_output_token: Histogram = _of(ITL_EDGES)
+    e2e_latency: Histogram = _of(REQUEST_EDGES)
+    queue_time: Histogram = _of(REQUEST_EDGES)
+    inference_time: Histogram = _of(REQUEST_EDGES)
+    prefill_time: Histogram = _of(REQUEST_EDGES)
+    decode_time: Histogram = _of(REQUEST_EDGES)
+    params_n: Histogram = _of(N_EDGES)
+    preemptions: Histogram = _of(PREEMPTION_EDGES)
+    request_prompt_tokens: Histogram = field(init=False)
+    request_generation_tokens: Histogram = field(init=False)
+    max_num_generation_tokens: Histogram = field(init=False)
+    params_max_tokens: Histogram = field(init=False)
+    prefill_kv_computed_tokens: Histogram = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The edges of token counts follow the context length."""
+        edges = token_edges(self.max_model_len)
+        self.request_prompt_tokens = Histogram(edges)
+        self.request_generation_tokens = Histogram(edges)
+        self.max_num_generation_tokens = Histogram(edges)
+        self.params_max_tokens = Histogram(edges)
+        self.prefill_kv_computed_tokens = Histogram(edges)
+
+    def first_token(self, handle: Handle, now_s: float) -> None:
+        """A request's first token: vLLM counts the whole prompt at that moment, cached tokens included (#56923)."""
+        self.prompt_tokens += handle.request.prompt_tokens
+        self.prompt_tokens_cached += handle.cached
+        self.time_to_first_token.observe(now_s - handle.arrived_s)
+
+    def finished(self, handle: Handle, reason: str, now_s: float) -> None:
+        """A request has ended by itself; one whose client left is counted nowhere (#31503)."""
+        request = handle.request
+        scheduled_s = now_s if handle.scheduled_s is None else handle.scheduled_s
+        first_s = now_s if handle.first_s is None else handle.first_s
+        self.request_success[reason] += 1
+        self.e2e_latency.observe(now_s - handle.arrived_s)
+        self.queue_time.observe(scheduled_s - handle.arrived_s)
+        self.prefill_time.observe(first_s - scheduled_s)
+        self.decode_time.observe(now_s - first_s)
+        self.inference_time.observe(now_s - scheduled_s)
+        self.time_per_output_token.observe((now_s - first_s) / max(1, handle.generated - 1))
+        self.request_prompt_tokens.observe(request.prompt_tokens)
+        self.request_generation_tokens.observe(handle.generated)
+        self.max_num_generation_tokens.observe(handle.generated)
+        self.params_max_tokens.observe(request.max_tokens)
+        self.params_n.observe(1)
+        self.preemptions.observe(handle.preemptions)
+        self.prefill_kv_computed_tokens.observe(request.prompt_tokens - handle.cached)
+
+    def speculated(self, drafted: int, taken: int) -> None:
+        """One draft and how many of its tokens were taken."""
+        self.spec_decode_num_drafts += 1
+        self.spec_decode_num_draft_tokens += drafted
+        self.spec_decode_num_accepted_tokens += taken
+        self.spec_decode_per_pos.extend([0] * (drafted - len(self.spec_decode_per_pos)))
+        for position in range(taken):
+            self.spec_decode_per_pos[position] += 1

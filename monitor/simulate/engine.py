@@ -1,0 +1,225 @@
+"""A vLLM V1 engine in virtual time: no clock, no I/O; the time is an argument. It counts tokens and knows no text.
+
+    engine.submit(request, now_s)         begins a step if none runs
+    engine.next_step_s()                  when the running step ends; None: nothing runs
+    engine.step(now_s)                    ends it and begins the next
+
+Ends of steps are exact: a driver that wakes late calls `step` with the times that were due, one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from monitor.simulate.blocks import BlockPool
+from monitor.simulate.costs import Batch, Cost, EngineConfig, cost_of
+from monitor.simulate.counters import Counters
+from monitor.simulate.requests import Ending, EngineRequest, Handle, State
+from monitor.simulate.scheduler import Part, Scheduler
+from monitor.simulate.speeds import Speeds
+
+__all__ = ["Ending", "Engine", "EngineConfig", "EngineRequest", "Handle", "Running", "Speeds", "State", "StepResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The step that runs now."""
+
+    start_s: float
+    end_s: float
+    cost: Cost
+    batch: Batch
+    parts: Sequence[Part]
+
+    @property
+    def busy(self) -> float:
+        """Share of the step in which the card works, 0..1."""
+        return self.cost.device_s / self.cost.duration_s if self.cost.duration_s else 0.0
+
+    @property
+    def prefill_share(self) -> float:
+        """Share of the card's work that goes to prompts, 0..1."""
+        return self.cost.prefill_s / self.cost.device_s if self.cost.device_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step that has ended: what it did, and which requests got how many tokens at its end."""
+
+    start_s: float
+    end_s: float
+    busy: float
+    prefill_share: float
+    prefill_tokens: int
+    decode_tokens: int
+    produced: Sequence[tuple[Handle, int]]
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What the metrics page shows: as of the end of the last step, as in vLLM, so a frozen engine shows old figures."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0  # 0..1
+
+
+class Engine:
+    """One engine. `speed` is asked at the begin of each step; `seed` decides which drafted tokens are taken."""
+
+    def __init__(self, config: EngineConfig, speed: Callable[[], Speeds], max_model_len: int = 8192, seed: int = 0) -> None:
+        self.config = config
+        self.seed = seed
+        self._speed = speed
+        self._order = 0
+        self._random = random.Random(seed)  # noqa: S311 - a story, not a secret
+        self._fresh(0.0, max_model_len)
+
+    def _fresh(self, now_s: float, max_model_len: int) -> None:
+        self.started_s = now_s
+        self.max_model_len = max_model_len
+        self.counters = Counters(max_model_len)
+        self.scheduler = Scheduler(self.config, BlockPool(self.config.num_gpu_blocks), self.counters)
+        self.current: Running | None = None
+        self.warmed: set[str] = set()  # parameter sets that this process has compiled for
+        self.gauges = Gauges()
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch now."""
+        return len(self.scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue now."""
+        return len(self.scheduler.waiting)
+
+    def submit(self, request: EngineRequest, now_s: float) -> Handle:
+        """Put a request in the queue. Raises ValueError for one that the cache could never hold (vLLM does not start so)."""
+        if self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens) > self.scheduler.pool.total:
+            raise ValueError(f"{request.prompt_tokens} + {request.max_tokens} tokens are more than the cache holds")
+        self._order += 1
+        handle = Handle(request, now_s, self._order)
+        self.scheduler.enqueue(handle)
+        self.kick(now_s)
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """The client has left: its blocks are free at once, and it is counted nowhere (vLLM #31503)."""
+        if handle.state in {State.RUNNING, State.WAITING}:
+            self.scheduler.remove(handle)
+            handle.state = State.CANCELLED
+            if self.current is None:
+                self._note_gauges()
+
+    def kick(self, now_s: float) -> None:
+        """Begin a step if none runs and there is something to do: after a submit, or when a fault is over."""
+        if self.current is None and not (self.config.dead or self.config.asleep):
+            self._begin(now_s)
+
+    def next_step_s(self) -> float | None:
+        """When the running step ends. None: none runs, or it never will."""
+        return None if self.current is None or self.config.frozen or self.config.dead else self.current.end_s
+
+    def step(self, now_s: float) -> StepResult:
+        """End the running step and begin the next."""
+        done = self.current
+        if done is None or now_s < done.end_s:
+            raise ValueError("no step ends now")
+        self.current = None
+        produced = self._finish(done, now_s)
+        tokens = sum(count for _, count in produced)
+        self.kick(now_s)
+        return StepResult(done.start_s, now_s, done.busy, done.prefill_share, done.batch.prefill_tokens, tokens, produced)
+
+    def lose_all(self) -> list[Handle]:
+        """The engine died: everything it had is lost and returned. Counters and gauges stay, as a dead engine's page shows them."""
+        scheduler = self.scheduler
+        lost = [*scheduler.running, *scheduler.waiting]
+        for handle in lost:
+            handle.state = State.LOST
+        self.scheduler = Scheduler(self.config, BlockPool(self.config.num_gpu_blocks), self.counters)
+        self.current = None
+        return lost
+
+    def restart(self, now_s: float, max_model_len: int) -> list[Handle]:
+        """Begin anew as another process; what was on its way is lost and returned."""
+        lost = self.lose_all()
+        self._fresh(now_s, max_model_len)
+        return lost
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, now_s: float) -> None:
+        parts = self.scheduler.schedule(now_s)
+        if not parts:
+            return
+        batch = Batch(
+            prefill_tokens=sum(p.tokens for p in parts if not p.decodes),
+            decodes=sum(p.brings for p in parts),
+            context_tokens=sum(p.handle.known for p in parts if p.brings),
+            drafted_tokens=sum(p.drafted for p in parts),
+        )
+        cost = cost_of(batch, self.config, self._speed(), now_s - self.started_s)
+        cost = Cost(cost.device_s, cost.prefill_s, cost.host_s + self._compile(parts))
+        self.current = Running(now_s, now_s + cost.duration_s, cost, batch, parts)
+
+    def _compile(self, parts: Sequence[Part]) -> float:
+        """Seconds spent on parameter sets that this process has not answered before; the whole engine waits."""
+        new = {p.handle.request.parameter_set for p in parts if p.brings} - self.warmed
+        self.warmed |= new
+        return self.config.cold_s * len(new)
+
+    def _finish(self, done: Running, now_s: float) -> list[tuple[Handle, int]]:
+        produced: list[tuple[Handle, int]] = []
+        prompts = 0
+        for part in done.parts:
+            handle = part.handle
+            if handle.state is not State.RUNNING:
+                continue  # cancelled meanwhile
+            taken = self._taken(part.drafted)
+            handle.computed += part.tokens + taken
+            self.scheduler.publish(handle)
+            if part.brings:
+                if handle.first_s is None:
+                    prompts += handle.request.prompt_tokens
+                self._produce(handle, 1 + taken, done.batch.decodes, now_s)
+                produced.append((handle, 1 + taken))
+        if produced:  # a step that brings nothing is not counted (v1/engine/async_llm.py: no iteration stats without outputs)
+            self.counters.iteration_tokens.observe(prompts + sum(count for _, count in produced))
+        self._note_gauges()
+        return produced
+
+    def _taken(self, drafted: int) -> int:
+        """How many drafted tokens are taken: those before the first that is not."""
+        taken = 0
+        while taken < drafted and self._random.random() < self.config.spec_acceptance:
+            taken += 1
+        if drafted:
+            self.counters.speculated(drafted, taken)
+        return taken
+
+    def _produce(self, handle: Handle, count: int, batch: int, now_s: float) -> None:
+        handle.generated += count
+        self.counters.generation_tokens += count
+        if handle.last_s is None:
+            handle.first_s, handle.batch = now_s, batch
+            handle.ending = handle.request.ending(batch)
+            self.counters.first_token(handle, now_s)
+        else:
+            self.counters.inter_token_latency.observe(now_s - handle.last_s)
+        handle.last_s = now_s
+        if handle.ending is not None and handle.generated >= handle.ending.tokens:
+            self.scheduler.remove(handle)
+            handle.state = State.FINISHED
+            self.counters.finished(handle, handle.ending.reason, now_s)
+
+    def _note_gauges(self) -> None:
+        self.gauges = Gauges(self.running, self.waiting, self.scheduler.pool.usage)

@@ -1,0 +1,227 @@
+"""Scenarios: what goes wrong when, as YAML with a time line, and what a monitor must make of it.
+
+    about: the heat sink clogs over an hour
+    raises: {kind: thermal, cause: heat}
+    timeline:
+      - at: 0s                          # after the scenario's begin
+        set: {traffic.rate_per_s: 0.5}  # names: World.settable
+      - at: 10m
+        ramp: {card.cooling: 4.5}       # from what it is then, evenly, to this
+        over: 60m
+
+A file is played by `Play`, in virtual time; it does not matter how large the steps are.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from importlib import resources
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol
+
+from monitor.simulate.timeline import ScenarioError, Value, problem, read_yaml
+
+RAMP_STEP_S = 1.0  # a ramp moves once in this time
+ENTRY_KEYS = ("at", "set", "ramp", "over")
+ONE_SHOT = ("restart", "batch.requests")  # acts, not states
+FILE_KEYS = ("about", "raises", "timeline")
+
+
+@dataclass(frozen=True, slots=True)
+class Raises:
+    """The kind and the cause (docs/detection.md) that a monitor must report; "" for a kind that has no cause."""
+
+    kind: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One setting that changes at `at_s` after the begin; with `over_s` it moves there evenly from what it is then."""
+
+    at_s: float
+    name: str
+    value: Any
+    over_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A story. `raises` None: a monitor must stay silent."""
+
+    name: str
+    about: str
+    raises: Raises | None
+    events: tuple[Event, ...]
+
+    @property
+    def onset_s(self) -> float:
+        """When the first thing changes, after the begin."""
+        return min((event.at_s for event in self.events), default=0.0)
+
+    @property
+    def length_s(self) -> float:
+        """When the last change is complete."""
+        return max((event.at_s + event.over_s for event in self.events), default=0.0)
+
+
+def names() -> list[str]:
+    """The scenarios that come with the simulator."""
+    folder = resources.files("monitor.simulate").joinpath("scenarios")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load(name_or_file: str, settable: Collection[str]) -> Scenario:
+    """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time line may name. Raises ScenarioError."""
+    if name_or_file in names():
+        file = f"{name_or_file}.yaml"
+        text = resources.files("monitor.simulate").joinpath("scenarios", file).read_text(encoding="utf-8")
+        return parse(text, file, name_or_file, settable)
+    path = Path(name_or_file)
+    if path.suffix not in {".yaml", ".yml"} and "/" not in name_or_file:
+        close = difflib.get_close_matches(name_or_file, names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it is one of: {', '.join(names())}, or a .yaml file"
+        raise ScenarioError(f"there is no scenario {name_or_file!r}; {hint}")
+    try:
+        return parse(path.read_text(encoding="utf-8"), name_or_file, path.stem, settable)
+    except (OSError, UnicodeDecodeError) as error:
+        told = error.strerror if isinstance(error, OSError) and error.strerror else "it is not text in UTF-8"
+        raise problem(name_or_file, None, f"cannot be read: {told}") from None
+
+
+def parse(text: str, file: str, name: str, settable: Collection[str]) -> Scenario:
+    """A scenario from its text. Raises ScenarioError with file and line."""
+    whole = read_yaml(text, file)
+    block = whole.block(file, "a scenario")
+    _refuse_unknown(block, FILE_KEYS, file)
+    if "about" not in block:
+        raise problem(file, whole.line, "about is missing: one sentence that tells the story")
+    entries = block["timeline"].data if "timeline" in block else []
+    if not isinstance(entries, list):
+        raise problem(file, block["timeline"].line, "timeline must be a list of entries with `at` and `set` or `ramp`")
+    events = [event for entry in entries for event in _events(entry, file, settable)]
+    ordered = tuple(sorted(events, key=lambda event: event.at_s))
+    return Scenario(name, block["about"].text(file, "about"), _raises(block.get("raises"), file), ordered)
+
+
+def _raises(value: Value | None, file: str) -> Raises | None:
+    if value is None or value.data is None:
+        return None
+    block = value.block(file, "raises")
+    _refuse_unknown(block, ("kind", "cause"), file)
+    if "kind" not in block:
+        raise problem(file, value.line, "raises needs a kind")
+    cause = block["cause"].text(file, "cause") if "cause" in block else ""
+    return Raises(block["kind"].text(file, "kind"), cause)
+
+
+def _events(entry: Value, file: str, settable: Collection[str]) -> list[Event]:
+    block = entry.block(file, "an entry of timeline")
+    _refuse_unknown(block, ENTRY_KEYS, file)
+    if "at" not in block:
+        raise problem(file, entry.line, "this entry says not when; give it `at: 10m`")
+    if ("set" in block) == ("ramp" in block):
+        raise problem(file, entry.line, "an entry has either `set` or `ramp`")
+    if ("over" in block) != ("ramp" in block):
+        raise problem(file, entry.line, "`ramp` and `over` belong together: ramp to what, over how long")
+    at_s = block["at"].seconds(file, "at")
+    over_s = block["over"].seconds(file, "over") if "over" in block else 0.0
+    what = "ramp" if "ramp" in block else "set"
+    changes = block[what].block(file, what)
+    for name, value in changes.items():
+        _check(name, value, what, file, settable)
+    return [Event(at_s, name, value.plain(), over_s) for name, value in changes.items()]
+
+
+def _check(name: str, value: Value, what: str, file: str, settable: Collection[str]) -> None:
+    if name not in settable:
+        close = difflib.get_close_matches(name, list(settable), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(settable))}"
+        raise problem(file, value.line, f"{name} is nothing that can be set; {hint}")
+    if what == "ramp" and (isinstance(value.data, bool) or not isinstance(value.data, (int, float))):
+        raise problem(file, value.line, f"{name} is {value.plain()!r}; only a number can be a ramp's end")
+
+
+def _refuse_unknown(block: Any, known: Collection[str], file: str) -> None:
+    for key, value in block.items():
+        if key not in known:
+            close = difflib.get_close_matches(key, list(known), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+            raise problem(file, value.line, f"{key} is not a known key; {hint}")
+
+
+class Stage(Protocol):
+    """Where a scenario plays: the World."""
+
+    def get(self, name: str, /) -> Any:
+        """What a setting is now."""
+
+    def set(self, name: str, value: Any, /) -> None:
+        """Change it."""
+
+
+@dataclass(slots=True)
+class Play:
+    """A scenario on its way; one of the world's sources. `begin_s` and all times are the stage's."""
+
+    scenario: Scenario
+    stage: Stage
+    begin_s: float = 0.0
+    _done: int = 0
+    _ramps: list[_Ramp] = field(default_factory=list)
+    _before: dict[str, Any] = field(default_factory=dict)  # what was changed, as it was
+
+    def next_s(self) -> float:
+        """When something changes next; infinite when the story is told."""
+        coming = self.scenario.events[self._done :]
+        times = [self.begin_s + coming[0].at_s] if coming else []
+        return min([*times, *(ramp.moved_s + RAMP_STEP_S for ramp in self._ramps)], default=inf)
+
+    def advance(self, now_s: float) -> None:
+        """Make every change that is due by now."""
+        events = self.scenario.events
+        while self._done < len(events) and self.begin_s + events[self._done].at_s <= now_s:
+            self._begin(events[self._done])
+            self._done += 1
+        for ramp in self._ramps:
+            self.stage.set(ramp.name, ramp.at(now_s))
+            ramp.moved_s = now_s
+        self._ramps = [ramp for ramp in self._ramps if now_s < ramp.end_s]
+
+    def take_back(self) -> None:
+        """Everything that was changed is again as it was; a process that was started or ended is not."""
+        for name, value in self._before.items():
+            self.stage.set(name, value)
+        self._before, self._ramps, self._done = {}, [], len(self.scenario.events)
+
+    def _begin(self, event: Event) -> None:
+        self._ramps = [ramp for ramp in self._ramps if ramp.name != event.name]
+        at_s = self.begin_s + event.at_s
+        start = self.stage.get(event.name)
+        if event.name not in ONE_SHOT:
+            self._before.setdefault(event.name, start)
+        if not event.over_s:
+            self.stage.set(event.name, event.value)
+            return
+        if start is None or isinstance(start, bool) or not isinstance(start, (int, float)):
+            raise ScenarioError(f"{self.scenario.name}: {event.name} is {start!r} now, so nothing can be ramped from there; set it first")
+        self._ramps.append(_Ramp(event.name, float(start), float(event.value), at_s, at_s + event.over_s, at_s))
+
+
+@dataclass(slots=True)
+class _Ramp:
+    name: str
+    start: float
+    end: float
+    begin_s: float
+    end_s: float
+    moved_s: float
+
+    def at(self, now_s: float) -> float:
+        share = min(1.0, max(0.0, (now_s - self.begin_s) / (self.end_s - self.begin_s)))
+        return self.start + (self.end - self.start) * share
+
+

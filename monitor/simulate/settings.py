@@ -1,0 +1,46 @@
+"""Setting fields of dataclasses by name, with the check that their types ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from monitor.errors import USAGE, Told
+
+
+class SettingError(Told):
+    """A name that cannot be set, or a value that does not fit."""
+
+    exit_code = USAGE
+
+
+@cache
+def settable(kind: type) -> Mapping[str, TypeAdapter[Any]]:
+    """The fields of a dataclass that anybody may set, each with what checks a value. Private ones are the object's own."""
+    hints = get_type_hints(kind)
+    plain = (f.name for f in fields(kind) if not f.name.startswith("_"))
+    return {name: TypeAdapter(hints[name]) for name in plain if _is_plain(hints[name])}
+
+
+def _is_plain(hint: Any) -> bool:
+    """Numbers, texts, lists of them; not tables of constants or other objects."""
+    return not (isinstance(hint, type) and hint not in {bool, int, float, str})
+
+
+def assign(thing: object, name: str, value: Any, shown: str) -> None:
+    """Set one field. Raises SettingError; `shown` is the name as the person gave it."""
+    try:
+        checked = settable(type(thing))[name].validate_python(value, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]["msg"]
+        raise SettingError(f"{shown} cannot be {value!r}: {problem[0].lower()}{problem[1:]}") from None
+    setattr(thing, name, checked)
+
+
+def shown(thing: object) -> dict[str, Any]:
+    """The settings of a thing by name, as JSON values."""
+    return {name: getattr(thing, name) for name in settable(type(thing))}

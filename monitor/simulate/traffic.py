@@ -1,0 +1,119 @@
+"""What others ask of the server meanwhile: requests with the arrival shape and the lengths of a real service, at any mean rate, seeded.
+
+The extract in data/ is a stretch of the Azure LLM inference trace (its licence and what was altered stand in the file). Gaps between
+requests are as uneven as those of a Poisson process, on swells of several minutes, and lengths have the long tail of real conversations.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from itertools import islice
+from math import cos, inf, pi
+
+#: Requests a minute against their mean, over the 58 whole minutes of the same trace.
+MINUTES = (
+    0.58, 0.8, 1.0, 1.07, 0.93, 0.83, 0.81, 0.79, 0.98, 0.9, 0.91, 0.91, 1.04, 0.98, 0.86, 0.85, 0.85, 0.93, 1.04, 1.06, 1.06, 1.04, 1.23,
+    1.2, 1.17, 1.2, 1.31, 1.45, 1.44, 1.37, 1.36, 1.53, 1.33, 1.25, 1.28, 1.26, 1.41, 0.94, 1.0, 0.96, 1.01, 1.07, 0.96, 1.09, 1.01, 1.13,
+    1.0, 0.75, 0.67, 0.75, 0.8, 0.85, 0.77, 0.77, 0.73, 0.79, 0.74, 0.68,
+)  # fmt: skip
+DAY_S = 86_400.0
+QUIETEST_AT_S = 4 * 3600.0  # 04:00: least traffic of a day
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request of somebody else: when it comes, and how many tokens it brings and wants."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request of the extract: its gap to the one before against the mean gap, and its lengths."""
+
+    gap: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@cache
+def trace() -> tuple[TraceRow, ...]:
+    """The extract, with gaps whose mean is 1."""
+    text = resources.files("monitor.simulate").joinpath("data/azure-conv-extract.csv").read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    rows = [tuple(map(int, line.split(","))) for line in islice(lines, 1, None)]
+    mean_ms = sum(row[0] for row in rows) / len(rows)
+    return tuple(TraceRow(gap / mean_ms, prompt, output) for gap, prompt, output in rows)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """A stream of requests in virtual time. The first five fields are settings and may be changed at any moment."""
+
+    rate_per_s: float = 0.0
+    prompt_factor: float = 1.0  # 2: prompts twice as long
+    output_factor: float = 1.0
+    daily_swing: float = 0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
+    shared_tokens: float = 0.0  # so many first tokens are the same in every prompt: a system prompt
+    seed: int = 0
+    now_s: float = 0.0
+    _rows: Iterator[TraceRow] = field(init=False)
+    _row: TraceRow = field(init=False)
+    _gap: float = field(init=False)  # still to go to the next request, in mean gaps
+
+    def __post_init__(self) -> None:
+        self._rows = _replay(random.Random(self.seed))  # noqa: S311 - a story that can be told again, not a secret
+        self._take_next()
+
+    @property
+    def mean_rate(self) -> tuple[float, float]:
+        """The settings that the times of requests follow from."""
+        return (self.rate_per_s, self.daily_swing)
+
+    def next_s(self) -> float:
+        """When it wants to be asked again: for the next request, or because the rate moves; infinite without traffic."""
+        rate = self._rate(self.now_s)
+        return min(self.now_s + self._gap / rate, (self.now_s // 60 + 1) * 60) if rate > 0 else inf
+
+    def advance(self, to_s: float) -> list[Arrival]:
+        """The requests up to a moment, in order."""
+        arrivals: list[Arrival] = []
+        while self.now_s < to_s:
+            rate = self._rate(self.now_s)
+            end_s = min(to_s, (self.now_s // 60 + 1) * 60)  # the rate moves from minute to minute
+            due_s = self.now_s + self._gap / rate if rate > 0 else inf
+            if due_s > end_s:
+                self._gap -= (end_s - self.now_s) * rate
+                self.now_s = end_s
+                continue
+            self.now_s = due_s
+            arrivals.append(self._arrival())
+            self._take_next()
+        return arrivals
+
+    def _arrival(self) -> Arrival:
+        prompt = max(1, round(self._row.prompt_tokens * self.prompt_factor))
+        return Arrival(self.now_s, prompt, max(1, round(self._row.output_tokens * self.output_factor)))
+
+    def _rate(self, at_s: float) -> float:
+        daily = 1.0 - self.daily_swing * cos(2 * pi * (at_s - QUIETEST_AT_S) / DAY_S)
+        return self.rate_per_s * MINUTES[int(at_s // 60) % len(MINUTES)] * daily
+
+    def _take_next(self) -> None:
+        self._row = next(self._rows)
+        self._gap = self._row.gap
+
+
+def _replay(chance: random.Random) -> Iterator[TraceRow]:
+    """The extract over and over, in stretches of 60 requests whose order is drawn: bursts stay bursts."""
+    rows, stretch = trace(), 60
+    starts = range(0, len(rows), stretch)
+    while True:
+        for start in chance.sample(starts, len(starts)):
+            yield from rows[start : start + stretch]

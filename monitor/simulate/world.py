@@ -1,0 +1,289 @@
+"""The meeting point of the simulator: one server, its cards, and what happens to them, in virtual time.
+
+The contract, for scenarios, traffic, the control endpoint, the real-time server and the virtual-time export alike:
+
+* Time is `now_s`, seconds since the world began; `epoch_s` is the unix time of its second 0. Nothing here reads a clock.
+* `advance(to_s)` lets everything happen up to then, in order: steps of the engine (tokens go out through each request's `on_tokens`),
+  acts of the sources (scenario, traffic), and heat in the cards. `next_event_s()` says when something will happen next, so that a
+  driver sleeps until then; None: nothing by itself. `on_change` is called when that moment may have moved, from inside or outside.
+* `submit(request)` and `cancel(handle)` happen at `now_s`; advance first. `submit` returns None where nobody takes the request
+  (`refusal()` says why: down, dead, busy).
+* `set(name, value)` switches anything that can be switched, `get(name)` tells what it is, `settable` has the names: fields of
+  EngineConfig and Identity by their names, `answers` (the variant of the model), `card.FIELD` on every card, `card.0.FIELD` on one,
+  `driver_version` on all, `GROUP.FIELD` of any dataclass put into `groups` (traffic, for example). `dead` = True takes the engine down
+  with its requests; `restart` = true, or the seconds it takes, is `restart()`. A wrong name or value raises SettingError, for a person.
+* `restart(down_s, **changes)` is a new process: counters begin anew, the prefix cache is empty, answers are cold again (`cold_s`),
+  faults of the old process (frozen, dead, asleep, slow start) are gone; then the changes are set. While `is_down` nobody listens.
+* A source has `next_s()`, infinite when it has nothing to do, and `advance(now_s)`; after adding one to `sources` call `changed()`.
+* `settle()` before reading a card: until then it has not been told its last tenth of a second.
+* Everything random comes from `seed`: same seed, same calls, same story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Literal, Protocol
+
+from monitor.simulate.answers import VARIANTS
+from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Handle, Speeds
+from monitor.simulate.identity import Identity, system_fingerprint
+from monitor.simulate.settings import SettingError, assign, settable, shown
+
+__all__ = ["CardLike", "SettingError", "Source", "World"]
+
+CARD_STEP_S = 0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
+EXIT_AFTER_S = 5.0  # the API server exits 4.5 to 5 s after its engine died (seen on vLLM 0.32 CPU)
+
+
+class CardLike(Protocol):
+    """What the world needs of a card (card.py)."""
+
+    def advance(self, dt_s: float, busy: float, prefill_share: float = 0.0) -> None: ...
+
+    def speeds(self) -> Speeds: ...
+
+
+class Source(Protocol):
+    """Something that acts by itself: a scenario, background traffic. `advance` does what is due and moves `next_s` on."""
+
+    def next_s(self) -> float: ...
+
+    def advance(self, now_s: float, /) -> object: ...
+
+
+@dataclass
+class World:
+    """One simulated server with its cards. See the contract at the top."""
+
+    config: EngineConfig = field(default_factory=EngineConfig)
+    identity: Identity = field(default_factory=Identity)
+    cards: Sequence[CardLike] = ()
+    seed: int = 0
+    epoch_s: float = 0.0
+    answers: str = "healthy"
+    sources: list[Source] = field(default_factory=list)
+    groups: dict[str, object] = field(default_factory=dict)  # name -> dataclass whose fields can be set as NAME.FIELD
+    on_change: Callable[[], None] | None = None
+    now_s: float = field(default=0.0, init=False)
+    down_until_s: float = field(default=0.0, init=False)
+    died_s: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """The engine begins with the world."""
+        self.engine = Engine(self.config, self.speeds, self.identity.max_model_len, self.seed)
+        self._told_s = 0.0  # up to here it is known what the cards did
+        self._span_s = self._busy_s = self._prefill_s = 0.0  # known, but the cards were not yet told
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def next_event_s(self) -> float | None:
+        """When something happens next by itself; None: never."""
+        step_s = self.engine.next_step_s()
+        soonest = min((source.next_s() for source in self.sources), default=inf)
+        soonest = soonest if step_s is None else min(soonest, step_s)
+        return None if soonest == inf else soonest
+
+    def advance(self, to_s: float) -> None:
+        """Let everything happen up to and at `to_s`."""
+        while (due_s := self.next_event_s()) is not None and due_s <= to_s:
+            self.now_s = max(self.now_s, due_s)
+            step_s = self.engine.next_step_s()
+            if step_s is not None and step_s <= self.now_s:
+                self._step()
+            for source in list(self.sources):
+                if source.next_s() <= self.now_s:
+                    source.advance(self.now_s)
+        self.now_s = max(self.now_s, to_s)
+        self._account()
+
+    def settle(self) -> None:
+        """Tell the cards everything up to now."""
+        self._account()
+        self._tell()
+
+    @property
+    def unix_s(self) -> float:
+        """Now, as unix time."""
+        return self.epoch_s + self.now_s
+
+    @property
+    def process_start_s(self) -> float:
+        """Unix time at which the present process began."""
+        return self.epoch_s + self.engine.started_s
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_down(self) -> bool:
+        """Whether nobody listens: restarting, or gone after the engine's death."""
+        return self.now_s < self.down_until_s or (self.died_s is not None and self.now_s >= self.died_s + EXIT_AFTER_S)
+
+    def refusal(self) -> Literal["down", "dead", "busy"] | None:
+        """Why a request would not be taken now."""
+        if self.is_down:
+            return "down"
+        if self.config.dead:
+            return "dead"
+        limit = self.config.max_num_queued_reqs
+        return "busy" if limit is not None and self.engine.waiting >= limit else None
+
+    def submit(self, request: EngineRequest) -> Handle | None:
+        """Hand a request to the engine now; None where it is not taken. Raises ValueError as Engine.submit does."""
+        refused = self.refusal()
+        if refused is not None:
+            self.engine.counters.admission_rejections += refused == "busy"
+            return None
+        self._account()
+        handle = self.engine.submit(request, self.now_s)
+        self.changed()
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """The client has left."""
+        self.engine.cancel(handle)
+        self.changed()
+
+    def changed(self) -> None:
+        """The next event may have moved."""
+        if self.on_change is not None:
+            self.on_change()
+
+    # -- switches -----------------------------------------------------------------------------------------------------
+
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """Every name that `set` takes."""
+        cards = [settable(type(card)) for card in self.cards]
+        each = [f"card.{name}" for name in (cards[0] if cards else ())]
+        one = [f"card.{index}.{name}" for index, names in enumerate(cards) for name in names]
+        grouped = [f"{group}.{name}" for group, thing in self.groups.items() for name in settable(type(thing))]
+        plain = (*settable(EngineConfig), *settable(Identity), "answers", "driver_version", "restart")
+        return (*plain, *grouped, *each, *one)
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting with its value now, a card's as `card.0.FIELD`."""
+        every = {name for name in self.settable if name.startswith("card.") and not name[5].isdigit()}
+        return {name: self.get(name) for name in self.settable if name not in every and name != "restart"}
+
+    def get(self, name: str) -> Any:
+        """What a setting is now; of several cards the first one's. Raises SettingError."""
+        if name == "answers":
+            return self.answers
+        if name == "restart":
+            return None
+        things, attribute = self._things(name)
+        return getattr(things[0], attribute)
+
+    def set(self, name: str, value: Any) -> None:
+        """Switch one thing now. Raises SettingError."""
+        self.settle()
+        if name == "answers":
+            if value not in VARIANTS:
+                raise SettingError(f"answers cannot be {value!r}; it is one of: {', '.join(VARIANTS)}")
+            self.answers = value
+        elif name == "restart":
+            self._restart_by_name(value)
+        else:
+            things, attribute = self._things(name)
+            was_dead = self.config.dead
+            for thing in things:
+                assign(thing, attribute, value, name)
+            if self.config.dead is not was_dead:
+                self._live_or_die()
+        self.engine.kick(self.now_s)
+        self.changed()
+
+    def restart(self, down_s: float = 0.0, **changes: Any) -> None:
+        """A new process, which listens after `down_s`; `changes` are settings that come with it. Raises SettingError."""
+        config = self.config
+        self._account()
+        self.down_until_s, self.died_s = self.now_s + down_s, None
+        config.dead = config.frozen = config.asleep = False
+        config.slow_start_factor = 1.0
+        for name, value in changes.items():
+            self.set(name, value)
+        lost = self.engine.restart(self.down_until_s, self.identity.max_model_len)
+        self._say_lost(lost, "restarted")
+        self.changed()
+
+    def system_fingerprint(self) -> str | None:
+        """As the answers carry it."""
+        return system_fingerprint(self.identity, shown(self.config))
+
+    def speeds(self) -> Speeds:
+        """The slowest card sets the pace of all."""
+        found = [card.speeds() for card in self.cards]
+        if not found:
+            return Speeds(1.0, 1.0)
+        return Speeds(min(s.prefill for s in found), min(s.decode for s in found))
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self._account()
+        for handle, count in self.engine.step(self.now_s).produced:
+            if handle.request.on_tokens is not None:
+                handle.request.on_tokens(handle, count, self.now_s)
+
+    def _live_or_die(self) -> None:
+        self.died_s = self.now_s if self.config.dead else None
+        if self.config.dead:
+            self._say_lost(self.engine.lose_all(), "died")
+
+    def _restart_by_name(self, value: Any) -> None:
+        if value is not True and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+            raise SettingError(f"restart cannot be {value!r}; it is true, or the seconds that it takes")
+        self.restart(0.0 if value is True else float(value))
+
+    @staticmethod
+    def _say_lost(lost: Sequence[Handle], why: str) -> None:
+        for handle in lost:
+            if handle.request.on_lost is not None:
+                handle.request.on_lost(handle, why)
+
+    def _things(self, name: str) -> tuple[Sequence[object], str]:
+        """What a name belongs to, and the name of the field there. Raises SettingError."""
+        group, _, rest = name.partition(".")
+        index, _, of_one = rest.partition(".")
+        things: Sequence[object]
+        if group == "card" and index.isdigit():
+            things, attribute = self.cards[int(index) : int(index) + 1], of_one
+        elif group == "card" or name == "driver_version":
+            things, attribute = self.cards, rest or name
+        elif rest:
+            things, attribute = [self.groups[group]] if group in self.groups else [], rest
+        else:
+            things, attribute = [thing for thing in (self.config, self.identity) if name in settable(type(thing))], name
+        if not things or any(attribute not in settable(type(thing)) for thing in things):
+            raise SettingError(f"there is no setting {name!r}; there are: {', '.join(self.settable)}")
+        return things, attribute
+
+    def _account(self) -> None:
+        """Note what the cards did since the last time, up to now."""
+        current, now_s = self.engine.current, self.now_s
+        if current is not None:
+            self._note(min(current.start_s, now_s), 0.0, 0.0)
+            self._note(min(current.end_s, now_s), current.busy, current.prefill_share)
+        self._note(now_s, 0.0, 0.0)
+
+    def _note(self, to_s: float, busy: float, prefill_share: float) -> None:
+        dt_s = to_s - self._told_s
+        if dt_s <= 0:
+            return
+        self._told_s = to_s
+        if not busy and dt_s > CARD_STEP_S:
+            self._tell()  # else a moment's work would be spread over a long rest
+        self._span_s += dt_s
+        self._busy_s += dt_s * busy
+        self._prefill_s += dt_s * busy * prefill_share
+        if self._span_s >= CARD_STEP_S:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._span_s <= 0:
+            return
+        for card in self.cards:
+            card.advance(self._span_s, self._busy_s / self._span_s, self._prefill_s / self._busy_s if self._busy_s else 0.0)
+        self._span_s = self._busy_s = self._prefill_s = 0.0
