@@ -138,6 +138,9 @@ class Probe:
     expect: tuple[Expectation, ...] = ()
     priority: int | None = None
     reason: str | None = None
+    context_share: float | None = None  # lengthen the prompt until it fills this share of the server's context
+    context_at_most: int = 4000  # tokens, so that a long context does not eat the budget
+    same_salt_twice: bool = False  # a second run with the same cache salt: does the prefix cache work?
     revision: str = ""  # digest of the definition: a changed text is a new revision
 
     @property

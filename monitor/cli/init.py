@@ -104,6 +104,9 @@ async def _try(flight: Any, probe: Any, text: str) -> Written:
         return Written(probe.name, None, f"left out: {measured.detail or sample.outcome.value}")
     if fitted.max_tokens != probe.max_tokens:
         text = with_fewer_tokens(text, fitted.max_tokens)
+    if measured.answer.reasoning and not measured.answer.text:
+        switch = "raise max_tokens, or switch reasoning off with `chat_template_kwargs: {enable_thinking: false}` under sampling"
+        return Written(probe.name, without_expectation(text), f"the model was still reasoning after {fitted.max_tokens} tokens; {switch}")
     judgement = judge_answer(fitted, sample.outcome, sample.output)
     if judgement.verdict is Verdict.FAIL:
         text, note = without_expectation(text), f"its expectation was left out: {judgement.reason}"

@@ -97,12 +97,12 @@ async def _round(watch: Any, probes: Sequence[Probe], writer: Any) -> list[Any]:
         for probe in probes:
             if shown is not None:
                 shown.print(f"{watch.settings.name}: {probe.name} …", style="dim")
-            done = await watch.run(probe)
+            done = await watch.run_all(probe)
             if isinstance(done, Skipped):
                 print_skipped(done.reason, probe.name)
                 continue
-            measured, stored = done
-            results.append(replace(measured, sample=replace(measured.sample, id=await asyncio.wrap_future(stored))))
+            for measured, stored in done:
+                results.append(replace(measured, sample=replace(measured.sample, id=await asyncio.wrap_future(stored))))
     return results
 
 

@@ -74,10 +74,28 @@ class ProbeFile(Block):
     timeout: Duration = Field(default=300.0, description="The longest an answer may take after its first token.", examples=["5m"])
     expect: list[Expect] = Field(default_factory=list, description="What a right answer looks like; all conditions must hold.")
     priority: int | None = Field(default=None, description="vLLM's request priority; lower is served earlier.", examples=[0])
+    context_share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Lengthen the prompt with a fixed text until it fills this share of the server's context.",
+        examples=[0.5],
+    )
+    context_at_most: int = Field(
+        default=4000, gt=0, description="The most tokens that `context_share` makes of it, whatever the context.", examples=[4000]
+    )
+    same_salt_twice: bool = Field(
+        default=False,
+        description="Send it a second time with the same cache salt, recorded as NAME-again: with a working prefix cache the second "
+        "has cached tokens and a shorter TTFT.",
+        examples=[True],
+    )
     reason: str | None = Field(default=None, description="Why this probe is there.", examples=["what a chat user feels"])
 
     @model_validator(mode="after")
     def _consistent(self) -> ProbeFile:
+        if self.context_share is not None and self.endpoint != "chat":
+            raise ValueError("give context_share only with the endpoint chat")
         if (self.every is None) == (self.cron is None):
             raise ValueError("give either every (for example 60s) or cron")
         if self.endpoint == "chat" and (self.messages is None or self.prompt is not None):
@@ -169,6 +187,9 @@ def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
         expect=tuple(Expectation(equals=e.equals, contains=e.contains) for e in parsed.expect),
         priority=parsed.priority,
         reason=parsed.reason,
+        context_share=parsed.context_share,
+        context_at_most=parsed.context_at_most,
+        same_salt_twice=parsed.same_salt_twice,
         revision=revision_of(parsed, max_wait_s),
     )
 

@@ -48,4 +48,5 @@ class TokenLedger:
 
 def hourly_cost(probe: Probe, prompt_tokens: int) -> float | None:
     """Tokens an hour of a probe that answers as long as it may; None for one that runs by a cron line."""
-    return None if probe.every_s is None else 3600 / probe.every_s * (prompt_tokens + probe.max_tokens)
+    runs = 2 if probe.same_salt_twice else 1
+    return None if probe.every_s is None else runs * 3600 / probe.every_s * (prompt_tokens + probe.max_tokens)

@@ -159,16 +159,15 @@ class Daemon:
         return lane(True), lane(False)
 
     async def _one(self, watch: TargetWatch, probe: Probe) -> None:
-        result = await watch.run(probe)
-        if isinstance(result, Skipped):
-            log.info("target=%s probe=%s skipped: %s", watch.settings.name, probe.name, result.reason)
+        results = await watch.run_all(probe)
+        if isinstance(results, Skipped):
+            log.info("target=%s probe=%s skipped: %s", watch.settings.name, probe.name, results.reason)
             return
-        measured, _stored = result
-        sample = measured.sample
-        self._exporter.sample(sample)
-        self._log(sample, measured.detail)
-        if sample.outcome in CENSORED and probe.capped:
-            await watch.canary.hold_off(sample.waiting)
+        for measured, _stored in results:
+            self._exporter.sample(measured.sample)
+            self._log(measured.sample, measured.detail)
+            if measured.sample.outcome in CENSORED and probe.capped:
+                await watch.canary.hold_off(measured.sample.waiting)
 
     def _log(self, sample: Sample, detail: str | None) -> None:
         """A probe that fares otherwise than the last time is news; the rest is in the history."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from monitor.judge.starts import Start, judge_start
 from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.identity import Sources
+from monitor.measure.lengthen import lengthened
 from monitor.measure.preflight import Preflight
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import ConnectionSetupError, client, client_of
@@ -45,6 +47,15 @@ class Skipped:
 
     probe: Probe
     reason: str
+
+
+#: A measurement, and the id of its row once it is written.
+Stored = tuple[Measurement, Future[int]]
+
+
+def again(probe: Probe) -> Probe:
+    """The second run of a probe that is sent twice with the same salt: a probe of its own, never in one cohort with the first."""
+    return replace(probe, name=f"{probe.name}-again")
 
 
 class TargetWatch:
@@ -80,6 +91,7 @@ class TargetWatch:
         self._system_fingerprint: str | None = None
         self._identity_due = True
         self._revisions: dict[str, int] = {}
+        self._ready: dict[str, Probe] = {}  # probes fitted to this server's context
         self._class_budgets = dict(class_budgets or {})
         self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
         self.leave = IdleLeave(settings.when_idle)
@@ -92,7 +104,8 @@ class TargetWatch:
 
         def work(connection: Connection) -> int:
             target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
-            self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in self.probes}
+            known = [*self.probes, *(again(probe) for probe in self.probes if probe.same_salt_twice)]
+            self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in known}
             spent = queries.tokens_since(connection, target_id, now - HOUR)
             self.ledger = TokenLedger(self.settings.token_budget_per_hour, spent, self._class_budgets)
             row = queries.target(connection, self.settings.name)
@@ -147,6 +160,7 @@ class TargetWatch:
             self._start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
             self._start = Start(new.started_at, now)
             self._warmed, self._system_fingerprint, self._identity_due = set(), None, True
+            self._ready.clear()
             log.info("target=%s process_start=%s noticed_by=%s", self.settings.name, new.started_at or "unknown", new.source)
         self._away = page.state == "refused" or (self._away and page.state == "timeout")
         if page.state == "ok":
@@ -173,7 +187,18 @@ class TargetWatch:
         self._identity_due = False
         await self.identity.refresh(page)
 
-    async def run(self, probe: Probe) -> tuple[Measurement, Future[int]] | Skipped:
+    async def run_all(self, probe: Probe) -> list[Stored] | Skipped:
+        """A probe as it is meant: once, or twice with the same cache salt. Skipped when nothing was sent."""
+        salt = uuid.uuid4().hex
+        first = await self.run(probe, salt)
+        if isinstance(first, Skipped):
+            return first
+        if not probe.same_salt_twice or first[0].sample.outcome is not Outcome.OK:
+            return [first]
+        second = await self.run(again(probe), salt)
+        return [first] if isinstance(second, Skipped) else [first, second]
+
+    async def run(self, probe: Probe, cache_salt: str | None = None) -> Stored | Skipped:
         """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample."""
         if not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._keeps_identity):
             self.skip(probe.name, "token_budget")
@@ -184,17 +209,36 @@ class TargetWatch:
             return Skipped(probe, "nobody uses the server, and it is to be left alone then (when_idle)")
         if self._identity_due:
             await self.refresh_identity(before)
+        if probe.context_share is not None:
+            try:
+                probe = await self._lengthened(probe)
+            except (ServerUnreachableError, ServerRefusedError) as error:
+                self.skip(probe.name, "length")
+                return Skipped(probe, f"its length cannot be fitted to the server's context: {error}")
         phase, idle_before_s = self.phase_of(probe, before), self._stillness.for_s(time.monotonic())
         started_at = datetime.now(UTC)
         try:
-            measured = await self.canary.measure(probe, phase, before, idle_before_s)
+            measured = await self.canary.measure(probe, phase, before, idle_before_s, cache_salt)
         except asyncio.CancelledError:
             cut = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.CANCELLED, priority=probe.priority)
             self._store(cut, "cancelled because vllm-canary was stopped")
             raise
         return await self._finish(probe, measured)
 
-    async def _finish(self, probe: Probe, measured: Measurement) -> tuple[Measurement, Future[int]]:
+    async def _lengthened(self, probe: Probe) -> Probe:
+        """A probe that fills a share of the context, made once for each start of the server."""
+        ready = self._ready.get(probe.name)
+        if ready is None:
+            cards = await models(self._http)
+            context = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
+            if context is None:
+                raise ServerRefusedError(200, "/v1/models does not tell the context's length")
+            ready = self._ready[probe.name] = await lengthened(self._http, probe, self.canary.model, context)
+            now = datetime.now(UTC)
+            self._revisions[probe.name] = await self._db(lambda c: record.ensure_revision(c, ready, now))
+        return ready
+
+    async def _finish(self, probe: Probe, measured: Measurement) -> Stored:
         self._last_canary_s = time.monotonic()
         if measured.after is not None:
             async with self._noting:

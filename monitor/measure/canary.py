@@ -57,8 +57,10 @@ class Canary:
     cards: CardsNearby | None = None
     hang_after_s: float = 10.0
 
-    async def measure(self, probe: Probe, phase: Phase, before: ServerPage, idle_before_s: float | None) -> Measurement:
-        """Send the probe once. It is never retried: a failure is a result."""
+    async def measure(
+        self, probe: Probe, phase: Phase, before: ServerPage, idle_before_s: float | None, cache_salt: str | None = None
+    ) -> Measurement:
+        """Send the probe once, with a fresh cache salt unless one is given. It is never retried: a failure is a result."""
         started_at = datetime.now(UTC)
         sample = Sample(
             target=self.target,
@@ -73,7 +75,7 @@ class Canary:
         if before.asleep:
             return Measurement(sample, Marks(), Answer(), "the server sleeps (vllm:engine_sleep_state); a request would hang", None)
         run_id = uuid.uuid4().hex
-        request = canary_request(probe, self.model, f"canary-{run_id}", run_id)
+        request = canary_request(probe, self.model, f"canary-{run_id}", cache_salt or run_id)
         result = await stream(self.http, request, self._limits(probe, phase), before.engine_steps, self._steps)
         after = await self._page_after(result, before)
         cards = await self._cards(result)

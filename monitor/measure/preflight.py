@@ -14,6 +14,7 @@ from monitor.config.problems import Problem
 from monitor.measure import api
 from monitor.measure.answer import Answer
 from monitor.measure.canary import Canary, Measurement
+from monitor.measure.lengthen import lengthened
 from monitor.measure.scrape import MetricsPage
 from monitor.model import Outcome, Phase, Probe, ServerPage
 
@@ -88,7 +89,7 @@ class Preflight:
         """Each probe's length against the context; `directory` is where their files are."""
         for probe in probes:
             try:
-                length = await api.prompt_length(self.http, probe, self.model)
+                length = await api.prompt_length(self.http, await self.fitted(probe), self.model)
             except (api.ServerUnreachableError, api.ServerRefusedError) as error:
                 self.say(f"probe {probe.name}", "unknown", f"its length cannot be told: {error}")
                 continue
@@ -104,7 +105,13 @@ class Preflight:
     async def trial(self, probe: Probe, page: ServerPage) -> Measurement:
         """Send a probe once, with the patience of a cold start."""
         canary = Canary(self.name, self.http, self.page, self.model)
-        return await canary.measure(probe, Phase.COLD, page, None)
+        return await canary.measure(await self.fitted(probe), Phase.COLD, page, None)
+
+    async def fitted(self, probe: Probe) -> Probe:
+        """The probe as it is sent here: one that fills a share of the context is lengthened to it."""
+        if probe.context_share is None or self.max_model_len is None:
+            return probe
+        return await lengthened(self.http, probe, self.model, self.max_model_len)
 
     async def answer_details(self, probe: Probe, page: ServerPage) -> None:
         """One short answer shows whether the server tells its own timings and its cached tokens."""
