@@ -114,10 +114,75 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One condition on the answer's text; exactly one field is set."""
+    """One condition on the answer; exactly one of the first group is set, `negate` turns it round."""
 
     equals: str | None = None
+    any_of: tuple[str, ...] | None = None
     contains: str | None = None
+    not_contains: str | None = None
+    regex: str | None = None
+    json_schema: Mapping[str, Any] | None = None
+    json_fields: Mapping[str, Any] | None = None  # dotted path inside the JSON -> the value it must have
+    number: float | None = None  # the last number in the answer, within `tolerance`
+    similarity: str | None = None  # a text that the answer must resemble, at least to `floor` (0..1)
+    finish_reason: str | None = None
+    refusal: tuple[str, ...] | None = None  # phrases of a refusal; () = the usual ones
+    negate: bool = False
+    tolerance: float = 0.0
+    floor: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token of an answer with its log-probability (nat) and the likeliest alternatives there."""
+
+    token: str
+    logprob: float | None
+    top: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAnswer:
+    """An answer as the quality gate sees it. Without log-probabilities `tokens` is empty."""
+
+    text: str
+    tokens: tuple[TokenLogprob, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedOutput:
+    """One accepted answer: its tokens with their log-probabilities, and how often it was seen at pinning."""
+
+    text: str
+    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    finish_reason: str | None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A pinned reference for a probe under a fingerprint, with a reason, a date and an expiry."""
+
+    id: int
+    target: str
+    probe: str
+    revision: str
+    fingerprint: str | None  # digest of what was served
+    reason: str
+    author: str
+    created_at: datetime
+    expires_at: datetime
+    outputs: tuple[PinnedOutput, ...]
+    prompt_tokens: int | None
+    noise_nat: float | None  # standard deviation of logprob_shift between repeats at pinning
+    ttft_ms: tuple[float, ...] = ()
+    decode_tok_s: tuple[float, ...] = ()
+    retired_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +314,48 @@ class GpuReading:
     throttle_thermal_ns: int | None = None
     throttle_power_ns: int | None = None
     throttle_brake_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """A fault that the driver reported for a card. `at` is when we took it up: the driver gives no time."""
+
+    uuid: str
+    at: datetime
+    xid: int  # NVIDIA's number of the fault
+
+
+class CardFault(StrEnum):
+    """What keeps a card, or the source of its readings, from being read."""
+
+    LOST = "lost"  # the driver has lost the card, or shows it no more
+    RESET = "reset"  # the card must be reset first
+    MISSING = "missing"  # not listed, and never seen either
+    MISMATCH = "mismatch"  # driver and library are of different versions
+    SOURCE = "source"  # the driver or the exporter as a whole
+    UNREADABLE = "unreadable"  # anything else
+
+
+#: The subject of what concerns not one card but where the readings come from: the driver here, or an exporter.
+DRIVER = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why something cannot be read, and since when. `reason` is a sentence for a person and may change while it lasts."""
+
+    fault: CardFault
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CardsView:
+    """The cards of one target now: those known, those that answer, and the troubles by UUID or `DRIVER` ("card 0" where no UUID is known)."""
+
+    known: frozenset[str]
+    answering: frozenset[str]
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
+from histories import History
+from processes import ChildStandIn
 from standin import StandIn
+from webhooks import Receiver
 
 
 @pytest.fixture
@@ -13,3 +17,27 @@ async def standin() -> AsyncIterator[StandIn]:
     """A running stand-in for a vLLM server; its behaviour is set by `standin.state`."""
     async with StandIn() as server:
         yield server
+
+
+@pytest.fixture
+def child_standin(tmp_path: Path) -> Iterator[ChildStandIn]:
+    """A stand-in in a process of its own, for tests that block or run a command as a process."""
+    server = ChildStandIn(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """A new history."""
+    made = History(tmp_path / "history.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A webhook's other end."""
+    listening = Receiver()
+    yield listening
+    listening.stop()

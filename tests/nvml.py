@@ -43,6 +43,7 @@ def card(index: int, uuid: str) -> dict[str, object]:
         "reasons": "0x24",
         "ecc": 1,
         "mig": 0,
+        "event_types": 8,
         "procs": f"4242:{60 * 2**30},4300:na",
         "field.82": "uint:73",
         "field.74": "ull:7000000000",
@@ -78,6 +79,11 @@ class StubNvml:
         """Take away every value whose key begins so: not offered, or a fault that has ended."""
         self.values = {key: value for key, value in self.values.items() if not key.startswith(prefixes)}
         self._write()
+
+    def report(self, index: int, xid: int) -> None:
+        """A card reports a fault."""
+        before = self.values.get("events")
+        self.set({"events": f"{before},{index}:{xid}" if before else f"{index}:{xid}"})
 
     def calls(self, function: str) -> int:
         """How often a function of the library has been called."""

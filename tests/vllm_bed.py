@@ -154,9 +154,9 @@ class VllmServer:
         except httpx.TransportError:
             return None
 
-    def requests_running(self) -> float:
-        """How many requests the engine works on now."""
-        return metric(httpx.get(f"{self.url}/metrics", timeout=10.0, follow_redirects=True).text, "vllm:num_requests_running")
+    def tokens_generated(self) -> float:
+        """How many tokens the engine has generated since its start. (The gauge of running requests stays stale when the last one ends.)"""
+        return metric(httpx.get(f"{self.url}/metrics", timeout=10.0, follow_redirects=True).text, "vllm:generation_tokens_total")
 
     def engine_pid(self) -> int:
         """The process that computes: a child of the API server, found through /proc by its name."""

@@ -153,6 +153,17 @@ def upgrade() -> None:
         batch_op.create_index("ix_gpu_reading_gpu_uuid_at_us", ["gpu_uuid", "at_us"], unique=False)
 
     op.create_table(
+        "gpu_event",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("gpu_uuid", sa.Text(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("xid", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_gpu_event")),
+    )
+    with op.batch_alter_table("gpu_event", schema=None) as batch_op:
+        batch_op.create_index("ix_gpu_event_gpu_uuid_at_us", ["gpu_uuid", "at_us"], unique=False)
+
+    op.create_table(
         "incident",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),

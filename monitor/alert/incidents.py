@@ -20,6 +20,9 @@ OVER = {
     Kind.HUNG: "the engine moves again",
     Kind.NO_SAMPLES: "the probe measures again",
     Kind.UNKNOWN_LASTING: "the probe is answered again",
+    Kind.GPU_FAULT: "the card answers and has reported no fault of late",
+    Kind.TELEMETRY_BLIND: "the card can be read again",
+    Kind.DRIVER_MISMATCH: "driver and library agree again",
 }
 
 

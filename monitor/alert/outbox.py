@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, exists, func, insert, select, update
 
 from monitor.model import Incident
 from monitor.store import tables as t
@@ -98,17 +98,19 @@ def add(
     )
 
 
-def due(connection: Connection, now: datetime, limit: int = 20) -> list[Delivery]:
-    """What should be sent now, in the order it happened; of an incident and channel only the oldest, so that news arrive in order."""
-    table = t.delivery
-    first = (
-        select(func.min(table.c.created_at_us))
-        .where(table.c.state == "pending")
-        .group_by(table.c.channel, func.coalesce(table.c.incident_id, 0))
+def due(connection: Connection, now: datetime, limit: int = 20, busy: Collection[str] = ()) -> list[Delivery]:
+    """What should be sent now, in the order it happened; of an incident and channel only the oldest, so that news arrive in order.
+    Nothing for the channels that are `busy`."""
+    table, earlier = t.delivery, t.delivery.alias()
+    waits = exists().where(
+        earlier.c.state == "pending",
+        earlier.c.channel == table.c.channel,
+        earlier.c.incident_id == table.c.incident_id,
+        earlier.c.created_at_us < table.c.created_at_us,
     )
     query = (
         select(table)
-        .where(table.c.state == "pending", table.c.next_attempt_at_us <= to_us(now), table.c.created_at_us.in_(first))
+        .where(table.c.state == "pending", table.c.next_attempt_at_us <= to_us(now), table.c.channel.not_in(busy), ~waits)
         .order_by(table.c.created_at_us)
         .limit(limit)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,9 +38,12 @@ class Webhook:
         headers = {"User-Agent": f"vllm-canary/{__version__}", "Idempotency-Key": str(payload.get("id", ""))}
         local = is_loopback(urlsplit(address).hostname)
         try:
-            async with httpx.AsyncClient(timeout=self.settings.timeout, trust_env=not local) as http:
+            async with (
+                asyncio.timeout(self.settings.timeout),  # of the whole: httpx counts each read anew, and an answer may drip
+                httpx.AsyncClient(timeout=self.settings.timeout, trust_env=not local) as http,
+            ):
                 response = await http.post(address, json=payload, headers=headers)
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, TimeoutError):
             raise DeliveryError(f"no answer within {self.settings.timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise DeliveryError(f"no connection ({type(error).__name__})") from None

@@ -23,6 +23,7 @@ COMMANDS = {
     "fingerprint": "what is being served, field by field, and where each was read",
     "incidents": "list, show, acknowledge, close and annotate incidents",
     "alerts": "test the channels, list deliveries",
+    "simulate": "a vLLM server without a GPU, whose card heats up: for trying things out",
 }
 
 
@@ -81,7 +82,9 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Told as failure:
-        print(failure, file=sys.stderr)
+        from monitor.show.terminal import printable  # noqa: PLC0415 - a server's own words may be in it
+
+        print(printable(str(failure)), file=sys.stderr)
         return failure.exit_code
 
 

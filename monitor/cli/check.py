@@ -36,11 +36,9 @@ def run(args: argparse.Namespace) -> int:
 async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
     from monitor.measure.preflight import Check  # noqa: PLC0415 - --help needs none of this
 
-    code = 0
     checks = [Check("configuration", "good", f"{len(settings.targets)} targets, {len(probes)} probes from {settings.probes}")]
-    checks += _database(settings.database) + await _gpu(settings)
-    if checks[1].state == "bad":
-        code = UNMEASURED
+    database, code = _database(settings.database)
+    checks += [database, *await _gpu(settings)]
     for target in settings.targets:
         found, target_code = await _target(target, probes, Path(settings.probes))
         checks += found
@@ -51,20 +49,21 @@ async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], i
     return checks + channels, code
 
 
-def _database(database: str) -> list[Any]:
+def _database(database: str) -> tuple[Any, int]:
     from monitor.measure.preflight import Check  # noqa: PLC0415
     from monitor.store.database import DatabaseError, is_sqlite, open_reader, shown, sqlite_path  # noqa: PLC0415
 
     if is_sqlite(database) and not sqlite_path(database).exists():
         folder = next((p for p in [sqlite_path(database).parent, *sqlite_path(database).parent.parents] if p.exists()), Path("/"))
         if os.access(folder, os.W_OK):
-            return [Check("database", "good", f"{shown(database)} will be made")]
-        return [Check("database", "bad", f"{shown(database)} cannot be made: {folder} is not writable", "choose another `database:`")]
+            return Check("database", "good", f"{shown(database)} will be made"), 0
+        text = f"{shown(database)} cannot be made: {folder} is not writable"
+        return Check("database", "bad", text, "choose another `database:`"), UNMEASURED
     try:
         open_reader(database).dispose()
     except DatabaseError as error:
-        return [Check("database", "bad", str(error), None)]
-    return [Check("database", "good", shown(database))]
+        return Check("database", "bad", str(error), None), error.exit_code
+    return Check("database", "good", shown(database)), 0
 
 
 async def _gpu(settings: Any) -> list[Any]:

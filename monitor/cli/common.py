@@ -67,7 +67,7 @@ def load_context(args: argparse.Namespace) -> Any:
     """The settings a command works with: --url alone, or the configuration file. Raises ConfigError or CommandError."""
     from monitor.config.settings import find_config, load_settings, settings_for_url  # noqa: PLC0415 - pydantic is heavy
 
-    if getattr(args, "url", None):
+    if getattr(args, "url", None) is not None:
         return settings_for_url(args.url, args.db)
     path = find_config(args.config)
     if path is None:

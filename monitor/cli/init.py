@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     config = args.directory / "config.yaml"
     if config.exists():
         raise CommandError(f"{config} is there already; choose another folder, or remove it first")
+    _keep_own_probes(args.directory)
     target = {"name": args.name, "url": args.url, "model": args.model, "api_key_env": args.api_key_env}
     target = {key: value for key, value in target.items() if value is not None}
     written = asyncio.run(_try_all(target))
@@ -51,6 +52,15 @@ def run(args: argparse.Namespace) -> int:
     _write(args.directory, sample_config(target), kept)
     _report(args, written)
     return 0
+
+
+def _keep_own_probes(directory: Path) -> None:
+    """Raises CommandError where a probe of the user's would be written over."""
+    from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415
+
+    taken = [path for path in sorted(directory.glob("probes/*.yaml")) if (shipped_probes_dir() / path.name).exists()]
+    if taken:
+        raise CommandError(f"{taken[0]} is there already and would be written over; choose another folder, or remove it first")
 
 
 async def _try_all(target: dict[str, Any]) -> list[Written]:

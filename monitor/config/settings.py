@@ -17,6 +17,7 @@ from monitor.config.values import (
     Secret,
     ServerUrl,
     host_port,
+    is_http_address,
     is_loopback,
     read_secret,
 )
@@ -79,7 +80,7 @@ class TargetSettings(Block):
     )
     api_key_file: str | None = Field(default=None, description="Or the file that holds it.", examples=["/run/credentials/key"])
     headers: dict[str, str] = Field(
-        default_factory=dict, description="Extra request headers, for a gateway before the server.", examples=["{X-Tenant: canary}"]
+        default_factory=dict, description="Extra request headers, for a gateway before the server.", examples=[{"X-Tenant": "canary"}]
     )
     ca_file: str | None = Field(
         default=None, description="The certificate authority to trust, where the server's is your own.", examples=["/etc/ssl/own-ca.pem"]
@@ -162,6 +163,8 @@ class ChannelSettings(Block):
         secret = read_secret(self.url_env, None)
         if secret is None:  # the validator above makes sure of one of the two
             raise ValueError("the channel has no address")
+        if not is_http_address(secret.reveal()):
+            raise ValueError(f"the environment variable {self.url_env} holds no address that starts with http:// or https://")
         return secret.reveal()
 
 
@@ -176,7 +179,7 @@ def checked_listen(value: Any) -> str:
 
 
 def _default_classes() -> dict[str, ClassSettings]:
-    return {name: ClassSettings.model_validate({"max_wait": wait}) for name, wait in (("chat", "2s"), ("batch", "60s"))}
+    return {name: ClassSettings.model_validate({"max_wait": wait}) for name, wait in (("chat", "2s"), ("batch", "10s"))}
 
 
 class Settings(Block):
@@ -193,7 +196,7 @@ class Settings(Block):
     probes: str = Field(default="probes", description="The folder with the canary prompts, one YAML file each.", examples=["probes"])
     classes: dict[str, ClassSettings] = Field(
         default_factory=_default_classes,
-        description="Traffic classes with their limits. `chat` (2s) and `batch` (60s) are there from the start.",
+        description="Traffic classes with their limits. `chat` (2s) and `batch` (10s) are there from the start.",
     )
     targets: list[TargetSettings] = Field(description="The servers to watch.", min_length=1)
     channels: list[ChannelSettings] = Field(default_factory=list, description="Where alerts go.")

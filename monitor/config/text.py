@@ -21,7 +21,7 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     lines += _fields(Settings, {"database": database}, skip={"classes", "targets", "channels"})
     lines += [*_comment(Settings.model_fields["classes"]), "classes:", "  chat:"]
     lines += _fields(ClassSettings, {"max_wait": "2s"}, indent=4)
-    lines += ["  batch:", '    max_wait: "60s"', ""]
+    lines += ["  batch:", "    max_wait: 10s", ""]
     lines += [*_comment(Settings.model_fields["targets"]), "targets:"]
     lines += _entry(_fields(TargetSettings, target, indent=4))
     lines += [*_comment(Settings.model_fields["channels"]), "# channels:"]
@@ -51,7 +51,7 @@ def _fields(model: type[BaseModel], given: Mapping[str, Any], skip: set[str] | N
         lines += _comment(field, indent)
         if name in given:
             lines.append(f"{pad}{key}: {_scalar(given[name])}")
-        elif field.default is not None and not field.is_required():
+        elif field.default is not None and field.default_factory is None and not field.is_required():
             lines.append(f"{pad}{key}: {_scalar(field.examples[0] if field.examples else field.default)}")
         elif field.examples:
             lines.append(f"{pad}# {key}: {_scalar(field.examples[0])}")
@@ -67,6 +67,8 @@ def _comment(field: FieldInfo, indent: int = 0) -> list[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and not (value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value):
         return json.dumps(value, ensure_ascii=False)  # `1`, `on` and `null` too would be read as something else than text
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -45,6 +45,15 @@ def _plain_url(value: str) -> str:
     return value
 
 
+def is_http_address(value: str) -> bool:
+    """Whether something can be posted there; unlike in a file, a secret may hold a user name and a password too."""
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and " " not in parts.netloc and parts.port != 0
+    except ValueError:
+        return False
+
+
 def _checked_url(value: str) -> Any:
     try:
         parts = urlsplit(value.strip())

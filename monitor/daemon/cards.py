@@ -9,10 +9,10 @@ from typing import Literal
 
 from monitor.config.settings import DcgmSource
 from monitor.measure.cardfigures import GpuWindow
+from monitor.measure.cardsession import CardsIdentity
 from monitor.measure.dcgm import DcgmSession
 from monitor.measure.gpu import GpuWatch, Timing
-from monitor.measure.nvml import NvmlIdentity
-from monitor.model import GpuReading
+from monitor.model import DRIVER, CardsView, GpuEvent, GpuReading
 
 CardChoice = Literal["auto", "none"] | list[str] | DcgmSource
 PAGE_EVERY_S = 5.0  # an exporter reads its cards every 30 s unless told otherwise; asking more often finds the new page sooner
@@ -38,7 +38,7 @@ class TargetCards:
         """As GpuWatch.after, for this target's cards."""
         return {} if self.watch is None else self._own(await self.watch.after(monotonic_ns, timeout_s))
 
-    def identity(self) -> tuple[NvmlIdentity | None, str | None]:
+    def identity(self) -> tuple[CardsIdentity | None, str | None]:
         """Driver and cards, or why they are unknown."""
         if self.watch is None or self.gpus == "none":
             return None, "no card is watched for this target"
@@ -53,6 +53,20 @@ class TargetCards:
         cards = tuple((c.uuid, c.power_limit_w, c.max_sm_clock_mhz, c.ecc, c.mig) for c in found.cards)
         return (found.driver_version, found.cuda_driver_version, cards)
 
+    def view(self) -> CardsView | None:
+        """What can be seen of this target's cards now; None where none is watched for it."""
+        if self.watch is None or self.gpus == "none":
+            return None
+        answering, troubles, known = self.watch.answering(), self.watch.state().troubles, self.watch.known()
+        if not isinstance(self.gpus, list):
+            return CardsView(known, answering, troubles)
+        own = frozenset(self.gpus)
+        return CardsView(own, answering & own, {card: trouble for card, trouble in troubles.items() if card in own | {DRIVER}})
+
+    def watches(self, subject: str) -> bool:
+        """Whether a card, or DRIVER, is watched for this target; of all cards of a machine any may be."""
+        return self.watching and (not isinstance(self.gpus, list) or subject in {*self.gpus, DRIVER})
+
     def _own(self, readings: Mapping[str, GpuReading]) -> dict[str, GpuReading]:
         return {uuid: r for uuid, r in readings.items() if not isinstance(self.gpus, list) or uuid in self.gpus}
 
@@ -61,15 +75,18 @@ class CardWatches:
     """All watches of a process: one NVML watch for this machine's cards, and one for each DCGM page."""
 
     def __init__(
-        self, per_target: Sequence[CardChoice], on_window: Callable[[GpuWindow], None] | None = None, timing: Timing | None = None
+        self,
+        per_target: Sequence[CardChoice],
+        on_window: Callable[[GpuWindow], None] | None = None,
+        timing: Timing | None = None,
+        on_event: Callable[[GpuEvent], None] | None = None,
     ) -> None:
         timing = timing or Timing()
         own = wanted_cards([choice for choice in per_target if not isinstance(choice, DcgmSource)])
         pages = {choice.dcgm for choice in per_target if isinstance(choice, DcgmSource)}
-        self.nvml = GpuWatch(own, on_window=on_window, timing=timing)
-        self._pages = {
-            url: GpuWatch("auto", PAGE_EVERY_S, on_window=on_window, open_session=partial(open_page, url), timing=timing) for url in pages
-        }
+        handed = partial(GpuWatch, on_window=on_window, on_event=on_event, timing=timing)
+        self.nvml = handed(own)
+        self._pages = {url: handed("auto", PAGE_EVERY_S, open_session=partial(open_page, url, {})) for url in pages}
 
     def start(self) -> None:
         """Begin to watch."""
@@ -90,9 +107,9 @@ class CardWatches:
         return TargetCards(self._pages[choice.dcgm] if isinstance(choice, DcgmSource) else self.nvml, choice)
 
 
-def open_page(url: str) -> DcgmSession:
-    """A session on a DCGM page. Raises NvmlUnavailable."""
-    session = DcgmSession(url)
+def open_page(url: str, xids: dict[str, int]) -> DcgmSession:
+    """A session on a DCGM page; `xids` keeps each card's last code from one session to the next. Raises CardsUnavailableError."""
+    session = DcgmSession(url, xids=xids)
     session.open()
     return session
 

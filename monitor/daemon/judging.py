@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from monitor.alert import incidents
 from monitor.daemon.watch import TargetWatch
+from monitor.judge import cards
 from monitor.judge.changes import config_change_over
 from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
 from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
@@ -58,8 +59,21 @@ def judge_target(
     unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
     findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
     incidents.reconcile(connection, name, JUDGED, findings, now, channels)
+    _judge_cards(connection, watch, now, channels)
     _close_config_changes(connection, watch, now, channels)
     return incidents.open_incidents(connection, name)
+
+
+def _judge_cards(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
+    name, view = watch.settings.name, watch.cards.view()
+    for incident in incidents.open_incidents(connection, name, cards.KINDS):
+        if not watch.cards.watches(incident.subject):
+            incidents.close(connection, incident, now, "the configuration has the card watched for this target no more", channels)
+    if view is None:
+        return
+    open_now = incidents.open_incidents(connection, name, cards.KINDS)
+    events = queries.gpu_events(connection, view.known, now - cards.XID_LASTS)
+    incidents.reconcile(connection, name, cards.KINDS, cards.judge_cards(name, view, events, open_now, now), now, channels)
 
 
 def _close_config_changes(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:

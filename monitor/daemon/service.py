@@ -23,7 +23,7 @@ from monitor.daemon.schedule import Schedule
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.measure.cardfigures import GpuWindow
 from monitor.measure.gpu import Timing
-from monitor.model import Outcome, Probe, Sample, Verdict
+from monitor.model import GpuEvent, Outcome, Probe, Sample, Verdict
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application
 from monitor.store import record
@@ -135,8 +135,11 @@ class Daemon:
             values = asdict(window)
             writer.submit(lambda c: record.insert_gpu_reading(c, window.uuid, window.at, values))
 
+        def store_event(event: GpuEvent) -> None:
+            writer.submit(lambda c: record.insert_gpu_event(c, event))
+
         choices = [target.watches_gpus for target in self._settings.targets]
-        return CardWatches(choices, on_window=store, timing=Timing(identity_s=NVML_IDENTITY_EVERY_S))
+        return CardWatches(choices, on_window=store, timing=Timing(identity_s=NVML_IDENTITY_EVERY_S), on_event=store_event)
 
     def _lanes(self, watch: TargetWatch, writer: Writer) -> tuple[Lane, Lane]:
         order = [probe.name for probe in watch.probes]

@@ -77,7 +77,7 @@ class TargetWatch:
         self.writer = writer
         self.cards = cards
         self._channels = channels
-        self._http = _client(settings)
+        self._http = _client(settings) if keeps_identity else client_of(settings)
         self._page = MetricsPage(self._http, settings.metrics_page)
         self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
         self._noting = asyncio.Lock()

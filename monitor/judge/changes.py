@@ -71,8 +71,8 @@ def _beyond_tolerance(change: Change) -> bool:
 
 
 def merged(known: Fields, seen: Fields) -> dict[str, FingerprintField]:
-    """Each field at its last known value. After a change of a root, a derived field that is not seen is not carried over: it follows
-    from what has changed, and is learnt anew."""
+    """Each field at its last known value. After a change of a root, a derived or soft field that is not seen is not carried over: it
+    follows from what has changed, and is learnt anew."""
     roots_changed = bool(compare(known, seen).roots)
     return {name: _merged(name, known.get(name), seen[name], roots_changed) for name in seen}
 
@@ -81,8 +81,8 @@ def _merged(name: str, old: FingerprintField | None, new: FingerprintField, root
     if old is None or old.value is None:
         return new
     if new.value is not None:
-        return old if _small_move(name, old, new) else new
-    return new if roots_changed and name in DERIVED_FIELDS else old
+        return old if _small_move(name, old, new) and not roots_changed else new
+    return new if roots_changed and name not in ROOT_FIELDS else old
 
 
 def _small_move(name: str, old: FingerprintField, new: FingerprintField) -> bool:

@@ -1,7 +1,8 @@
 """Percentiles that tell the truth about canaries without a first token, with an interval from order statistics.
 
 A canary without a first token is not a missing value: it ranks above every measured one. A percentile that falls among them is known only
-as "more than the smallest of their waits", or as "no answer" where nobody waited a known time.
+as "more than the smallest of their waits" (and than every measured value: an uncapped probe may have waited longer), or as "no answer"
+where nobody waited a known time.
 
 The interval is distribution-free: for n independent values the number below the p-quantile is binomial(n, p), so the order statistics
 of ranks l and u bound the quantile (Hahn & Meeker, Statistical Intervals, 5.2). Each end is a one-sided 95 % bound; the upper one of a p95
@@ -42,7 +43,8 @@ def percentile(measured: Sequence[float], share: float, beyond: int = 0, smalles
     rank = max(1, math.ceil(round(share * count, 9)))
     low, high = interval_ranks(count, share)
     value = at(rank)
-    return Percentile(value=value, low=at(low), high=at(high), at_least=smallest_wait if value is None else None)
+    beyond_all = None if value is not None or smallest_wait is None else max([smallest_wait, *ordered[-1:]])
+    return Percentile(value=value, low=at(low), high=at(high), at_least=beyond_all)
 
 
 def interval_ranks(count: int, share: float, confidence: float = CONFIDENCE) -> tuple[int | None, int | None]:

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.measure.nvml import CardIdentity, NvmlIdentity, NvmlLost, NvmlUnavailable
+from monitor.measure.cardsession import CardIdentity, CardLostError, CardsIdentity, CardsUnavailableError
 from monitor.measure.scrape import looks_like_metrics
-from monitor.model import GpuReading
+from monitor.model import CardFault, GpuEvent, GpuReading
 
 PAGE_TIMEOUT_S = 3.0
 PAGE_FRESH_S = 0.5  # all cards of one poll come from one page
@@ -41,7 +41,9 @@ NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
     "throttle_brake_ns": (("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", 1),),
 }
 _HW_THERMAL = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"  # added to the software's, where both are there
-_WHOLE = frozenset({"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns"})
+#: A gauge with the XID of the last fault, 0 where there was none; it keeps its value until the driver is loaded anew (dcgm_fields.h).
+XID_NAMES = (("DCGM_FI_DEV_XID_ERRORS", 1.0), ("DCGM_FI_DEV_XID_ERROR", 1.0))
+_WHOLE = frozenset({"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns", "xid"})
 #: DCGM's "no value": blank, not found, not supported, no permission, for 32-bit integers, for floats and for 64-bit integers
 #: (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK, DCGM_INT64_BLANK, each and the three after it).
 _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (2.0**63 - 1024, math.inf))
@@ -61,6 +63,7 @@ class DcgmCard:
     name: str | None
     driver_version: str | None
     values: Mapping[str, float | int | None]
+    xid: int | None = None  # of the last fault; 0: there was none
 
 
 def parse_dcgm(text: str) -> dict[str, DcgmCard]:
@@ -88,7 +91,8 @@ def _card(uuid: str, labels: Mapping[str, str], raw: Mapping[str, float]) -> Dcg
     if hardware is not None and "DCGM_FI_DEV_THERMAL_VIOLATION" not in raw:
         values["throttle_thermal_ns"] = int(values["throttle_thermal_ns"] or 0) + int(hardware)
     driver = labels.get("DCGM_FI_DRIVER_VERSION") or None
-    return DcgmCard(uuid, labels.get("modelName") or None, driver, values)
+    xid = _first(raw, "xid", XID_NAMES)
+    return DcgmCard(uuid, labels.get("modelName") or None, driver, values, None if xid is None else int(xid))
 
 
 def _first(raw: Mapping[str, float], name: str, names: tuple[tuple[str, float], ...]) -> float | int | None:
@@ -113,10 +117,12 @@ class DcgmSession:
     url: str
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PAGE_TIMEOUT_S))
     clock: Callable[[], float] = time.monotonic
-    unreadable: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, CardLostError] = field(default_factory=dict)
+    xids: dict[str, int] = field(default_factory=dict)  # last code by card; give the next session of a page the last one's
     _cards: dict[str, DcgmCard] = field(default_factory=dict)
     _seen: dict[str, tuple[datetime, int]] = field(default_factory=dict)  # when a card's present values were first seen
     _fetched_s: float | None = None
+    _events: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -124,32 +130,37 @@ class DcgmSession:
         return tuple(self._cards)
 
     def open(self) -> None:
-        """Fetch the page once. Raises NvmlUnavailable."""
+        """Fetch the page once. Raises CardsUnavailableError."""
         try:
             self._fetch()
-        except NvmlLost as error:
-            raise NvmlUnavailable(error.reason, "error") from None
+        except CardLostError as error:
+            raise CardsUnavailableError(error.reason, "error") from None
         if not self._cards:
-            raise NvmlUnavailable(f"the DCGM page at {self.url} shows no cards", "error")
+            raise CardsUnavailableError(f"the DCGM page at {self.url} shows no cards", "error")
 
     def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """One card as the page shows it. `at` and `monotonic_ns` are used where the page shows something new. Raises NvmlLost."""
+        """One card as the page shows it. `at` and `monotonic_ns` are used where the page shows something new. Raises CardLostError."""
         if self._fetched_s is None or self.clock() - self._fetched_s > PAGE_FRESH_S:
             self._fetch(at, monotonic_ns)
         card = self._cards.get(uuid)
         if card is None:
-            raise NvmlLost(uuid, f"the DCGM page at {self.url} does not show this card any more")
+            raise CardLostError(uuid, f"the DCGM page at {self.url} does not show this card any more")
         seen_at, seen_ns = self._seen[uuid]
         values: dict[str, Any] = dict(card.values)
         return GpuReading(at=seen_at, monotonic_ns=seen_ns, uuid=uuid, name=card.name, **values)
 
-    def identity(self) -> NvmlIdentity:
+    def events(self, at: datetime) -> list[GpuEvent]:
+        """New codes on the pages since the last call. The same fault twice in a row is one: the gauge does not move."""
+        taken, self._events = self._events, []
+        return [GpuEvent(uuid, at, xid) for uuid, xid in taken]
+
+    def identity(self) -> CardsIdentity:
         """Driver and cards as the page labels them."""
         drivers = {card.driver_version for card in self._cards.values() if card.driver_version}
         cards = tuple(
             CardIdentity(uuid=card.uuid, name=card.name, power_limit_w=card.values["power_limit_w"]) for card in self._cards.values()
         )
-        return NvmlIdentity(drivers.pop() if len(drivers) == 1 else None, None, cards)
+        return CardsIdentity(drivers.pop() if len(drivers) == 1 else None, None, cards)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -162,16 +173,28 @@ class DcgmSession:
             response.raise_for_status()
             cards = parse_dcgm(response.text)
         except httpx.HTTPStatusError as error:
-            raise NvmlLost("DCGM", f"the DCGM page at {self.url} answers HTTP {error.response.status_code}") from None
+            raise self._gone(f"answers HTTP {error.response.status_code}") from None
         except httpx.HTTPError as error:
-            raise NvmlLost("DCGM", f"the DCGM page at {self.url} cannot be reached: {error or type(error).__name__}") from None
+            raise self._gone(f"cannot be reached: {error or type(error).__name__}") from None
         except (ValueError, KeyError) as error:
-            raise NvmlLost("DCGM", f"the DCGM page at {self.url} cannot be read: {error}") from None
+            raise self._gone(f"cannot be read: {error}") from None
         for uuid, card in cards.items():
             before = self._cards.get(uuid)
             if before is None or before.values != card.values:
                 self._seen[uuid] = (at, monotonic_ns)
+            self._note_xid(card)
         self._cards, self._fetched_s = cards, self.clock()
+
+    def _gone(self, why: str) -> CardLostError:
+        return CardLostError("DCGM", f"the DCGM page at {self.url} {why}", CardFault.SOURCE)
+
+    def _note_xid(self, card: DcgmCard) -> None:
+        """A code that stands on the first page that we see of a card is of an unknown time, perhaps of last month: no event."""
+        if card.xid is None:
+            return
+        if card.xid not in {0, self.xids.get(card.uuid, card.xid)}:
+            self._events.append((card.uuid, card.xid))
+        self.xids[card.uuid] = card.xid
 
 
 def missing_proof(reading: GpuReading) -> str | None:

@@ -13,18 +13,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Literal, TypeVar
 
 from monitor.measure.cardfigures import GpuWindow, summarise
-from monitor.measure.nvml import Nvml, NvmlIdentity, NvmlLost, NvmlUnavailable
-from monitor.model import GpuReading
+from monitor.measure.cardsession import CardLostError, CardSession, CardsIdentity, CardsUnavailableError
+from monitor.measure.nvml import Nvml
+from monitor.model import DRIVER, CardFault, GpuEvent, GpuReading, Trouble
 
 KEPT_NS = 120 * 10**9  # readings kept for `before` and `after`
 
 LABELS = {"at", "monotonic_ns", "uuid", "name"}  # of a reading: what is not a value
+BROKEN = {CardFault.LOST, CardFault.RESET}  # faults that last until the card answers, however else it fails meanwhile
+OF_ALL = {CardFault.SOURCE, CardFault.MISMATCH}  # faults that are of no single card
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -32,12 +36,14 @@ log = logging.getLogger(__name__)
 class GpuState:
     """Whether the cards can be seen. `off`: not wanted; `absent`: no NVIDIA GPU here; `blind`: there, and not readable.
 
-    `since` is when this status began; `reason`, for a person, is None only while all is well.
+    `since` is when this status began; `reason`, for a person, is None only while all is well. `troubles` tells what is blind:
+    nothing before the first look.
     """
 
     status: Literal["ok", "absent", "blind", "off"]
     reason: str | None
     since: datetime
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +57,6 @@ class Timing:
     identity_s: float = 60.0
 
 
-class CardSession(Protocol):
-    """What a watch reads from: NVML, or a DCGM exporter's page (dcgm.py). Opening raises NvmlUnavailable, reading NvmlLost."""
-
-    @property
-    def uuids(self) -> tuple[str, ...]:
-        """The cards there are."""
-        ...
-
-    @property
-    def unreadable(self) -> Mapping[str, str]:
-        """Cards that are counted but cannot be listed, with the reason."""
-        ...
-
-    def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """Look at one card now."""
-        ...
-
-    def identity(self) -> NvmlIdentity:
-        """Versions and cards."""
-        ...
-
-    def close(self) -> None:
-        """End; never raises."""
-        ...
-
-
 def _open_nvml() -> CardSession:
     session = Nvml()
     session.open()
@@ -84,7 +64,8 @@ def _open_nvml() -> CardSession:
 
 
 class GpuWatch:
-    """Polls cards once per `interval_s` and hands a GpuWindow per card to `on_window` every `window_s`, from its thread.
+    """Polls cards once per `interval_s` and hands a GpuWindow per card to `on_window` every `window_s`, and every fault that the
+    driver reports to `on_event`, from its thread.
 
     `gpus`: "auto" = every card that NVML has shown since the start, "none", or the UUIDs to watch. Keep one per process,
     as of Nvml: with two, neither could start NVML afresh.
@@ -97,13 +78,13 @@ class GpuWatch:
         window_s: float = 5.0,
         on_window: Callable[[GpuWindow], None] | None = None,
         *,
+        on_event: Callable[[GpuEvent], None] | None = None,
         open_session: Callable[[], CardSession] = _open_nvml,
         timing: Timing = Timing(),
     ) -> None:
         self._auto = gpus == "auto"
         self._off = gpus == "none" or not gpus
-        self._wanted: set[str] = set() if isinstance(gpus, str) else set(gpus)
-        self._interval_s, self._window_s, self._on_window = interval_s, window_s, on_window
+        self._interval_s, self._window_s, self._on_window, self._on_event = interval_s, window_s, on_window, on_event
         self._open_session, self._timing = open_session, timing
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
         self._stopping, self._wake, self._lock = threading.Event(), threading.Event(), threading.Lock()
@@ -111,12 +92,13 @@ class GpuWatch:
         off, starting = "gpus: none in the configuration", "the cards have not been read yet"
         self._state = GpuState("off" if self._off else "blind", off if self._off else starting, datetime.now(UTC))
         self._calling: tuple[str, float, datetime] | None = None
-        self._identity: NvmlIdentity | None = None
+        self._identity: CardsIdentity | None = None
+        self._wanted: frozenset[str] = frozenset() if isinstance(gpus, str) else frozenset(gpus)
         self._watched: frozenset[str] = frozenset()
         self._rings: dict[str, deque[GpuReading]] = {}  # under the lock
         # Known to the thread alone.
         self._session: CardSession | None = None
-        self._lost: dict[str, str] = {}  # card -> why it cannot be read
+        self._lost: dict[str, CardLostError] = {}  # card -> why it cannot be read
         self._seen = False
         self._retry_at: float | None = 0.0  # monotonic; None: nothing to mend
         self._pause_s = timing.retry_first_s
@@ -142,9 +124,19 @@ class GpuWatch:
         if calling is None or (took_s := time.monotonic() - calling[1]) <= self._timing.hang_s:
             return state
         reason = f"NVML has not answered for {took_s:.0f} s ({calling[0]}); the driver may hang: see dmesg and nvidia-smi"
-        return GpuState("blind", reason, state.since if state.status == "blind" else calling[2])
+        since = state.since if state.status == "blind" else calling[2]
+        return GpuState("blind", reason, since, {**state.troubles, DRIVER: Trouble(CardFault.SOURCE, reason, since)})
 
-    def identity(self) -> NvmlIdentity | None:
+    def known(self) -> frozenset[str]:
+        """The cards to watch: those chosen, or all that were ever shown."""
+        return self._wanted
+
+    def answering(self) -> frozenset[str]:
+        """Those of them that could be read at the last look; none while a call hangs."""
+        watched, troubles = self._watched, self.state().troubles
+        return frozenset() if DRIVER in troubles else watched
+
+    def identity(self) -> CardsIdentity | None:
         """Versions and cards as last read; None while NVML cannot be opened, and then `state().reason` says why.
 
         A card that cannot be read keeps what was last known of it, with its processes unknown.
@@ -185,7 +177,8 @@ class GpuWatch:
             except Exception as error:  # whatever it is: a thread that died would look like cards that are well
                 log.exception("The GPU watch met an error that it does not know")
                 self._close()
-                self._fail(f"the GPU watch met an error that it does not know: {error!r}")
+                unknown = f"the GPU watch met an error that it does not know: {error!r}"
+                self._fail(unknown, {DRIVER: CardLostError(DRIVER, unknown, CardFault.SOURCE)})
             self._wake.wait(self._interval_s)
             self._wake.clear()
         self._close()
@@ -207,11 +200,11 @@ class GpuWatch:
         try:
             with self._call("opening a session"):
                 self._session = session = self._open_session()
-        except NvmlUnavailable as error:
+        except CardsUnavailableError as error:
             self._identity = None
-            return self._fail(error.reason, absent=error.kind == "absent" and not self._seen)
+            return self._fail(error.reason, self._without_session(error), absent=error.kind == "absent" and not self._seen)
         self._seen, self._identity_due = True, 0.0
-        self._wanted |= set(session.uuids) if self._auto else set()
+        self._wanted |= frozenset(session.uuids if self._auto else ())
         ours = self._auto or not self._wanted <= set(session.uuids)  # a card that is missing may be an unreadable one
         self._lost = dict(session.unreadable) if ours else {}
         return None
@@ -228,11 +221,12 @@ class GpuWatch:
         for uuid in sorted(self._wanted - self._lost.keys()):
             try:
                 self._keep(self._read(session, uuid))
-            except NvmlLost as error:
-                self._lost[uuid] = error.reason
+            except CardLostError as error:
+                self._lost[uuid] = error
         self._watched = frozenset(self._wanted - self._lost.keys())
+        self._take_events(session)
         if self._lost:
-            self._fail("; ".join(f"{card}: {reason}" for card, reason in sorted(self._lost.items())))
+            self._fail("; ".join(f"{card}: {error.reason}" for card, error in sorted(self._lost.items())), self._lost)
         else:
             self._pause_s = self._timing.retry_first_s
             self._become("ok", None)
@@ -243,9 +237,9 @@ class GpuWatch:
             reading = session.read(uuid, at, began_ns)
         took_s = (time.monotonic_ns() - began_ns) / 1e9
         if took_s > self._timing.hang_s:  # its values are of no known moment
-            raise NvmlLost(uuid, f"a reading took {took_s:.1f} s; the driver may be about to hang: see dmesg")
+            raise CardLostError(uuid, f"a reading took {took_s:.1f} s; the driver may be about to hang: see dmesg")
         if all(getattr(reading, f.name) is None for f in fields(reading) if f.name not in LABELS):
-            raise NvmlLost(uuid, "the card answers no question; see nvidia-smi -q")  # a dead handle may only say "invalid"
+            raise CardLostError(uuid, "the card answers no question; see nvidia-smi -q")  # a dead handle may only say "invalid"
         return reading
 
     def _keep(self, reading: GpuReading) -> None:
@@ -258,27 +252,65 @@ class GpuWatch:
                 ring.popleft()
         self._pending.setdefault(reading.uuid, []).append(reading)
 
+    def _take_events(self, session: CardSession) -> None:
+        try:
+            with self._call("reading events"):
+                events = session.events(datetime.now(UTC))
+        except Exception:  # whatever it is: events are an extra, and must not cost the readings
+            log.exception("The faults that the driver reports cannot be read")
+            return
+        for event in events:
+            if event.uuid in self._wanted:
+                log.warning("The driver reports Xid %d for %s", event.xid, event.uuid)
+                self._hand(self._on_event, event)
+
     def _hand_over(self) -> None:
         self._window_due = time.monotonic() + self._window_s
         pending, self._pending = self._pending, {}
         for readings in pending.values():
-            if self._on_window is None:
-                return
-            try:
-                self._on_window(summarise(readings))
-            except Exception:  # whatever storing it raised: the watch goes on
-                log.exception("The readings of %s could not be handed over", readings[-1].uuid)
+            self._hand(self._on_window, summarise(readings))
 
-    def _fail(self, reason: str, absent: bool = False) -> None:
-        """Say why, and open NVML again after a pause, unless that is due already."""
-        self._become("absent" if absent else "blind", reason)
+    def _hand(self, receive: Callable[[T], None] | None, value: T) -> None:
+        try:
+            if receive is not None:
+                receive(value)
+        except Exception:  # whatever storing it raised: the watch goes on
+            log.exception("What was seen of the cards could not be handed over")
+
+    def _without_session(self, error: CardsUnavailableError) -> Mapping[str, CardLostError]:
+        """What is blind where no session can be had: known cards among those that cannot be listed, or else all of them."""
+        if not error.unreadable:
+            fault = CardFault.MISMATCH if error.kind == "mismatch" else CardFault.SOURCE
+            return {DRIVER: CardLostError(DRIVER, error.reason, fault)}
+        return {**error.unreadable, **{uuid: CardLostError(uuid, error.reason, CardFault.MISSING) for uuid in self._wanted}}
+
+    def _troubles(self, lost: Mapping[str, CardLostError]) -> Mapping[str, Trouble]:
+        """What is blind, each with the time since when. A card that cannot be listed has no UUID ("card 0"): where known ones are
+        missing, these are they. A card that was read before and is shown no more is lost."""
+        missing = {uuid for uuid, error in lost.items() if error.fault is CardFault.MISSING}
+        nameless = {card: error for card, error in lost.items() if card not in self._wanted | {DRIVER}}
+        if missing and nameless:
+            same = next(iter(nameless.values()))
+            lost = {card: same if card in missing else error for card, error in lost.items() if card not in nameless}
+        now, before = datetime.now(UTC), self._state.troubles
+        found: dict[str, Trouble] = {}
+        for card, error in lost.items():
+            vanished = error.fault is CardFault.MISSING and card in self._rings
+            key = DRIVER if error.fault in OF_ALL else card
+            found[key] = Trouble(CardFault.LOST if vanished else error.fault, error.reason, before[key].since if key in before else now)
+        lasting = {card: trouble for card, trouble in before.items() if trouble.fault in BROKEN and card in self._wanted - self._watched}
+        return found | {card: trouble for card, trouble in lasting.items() if card not in found or found[card].fault not in BROKEN}
+
+    def _fail(self, reason: str, lost: Mapping[str, CardLostError], absent: bool = False) -> None:
+        """Say why, and open the session again after a pause, unless that is due already."""
+        self._become("absent" if absent else "blind", reason, {} if absent else self._troubles(lost))
         if self._retry_at is None:
             self._retry_at = time.monotonic() + (self._timing.absent_s if absent else self._pause_s)
             self._pause_s = min(2 * self._pause_s, self._timing.retry_last_s)
 
-    def _become(self, status: Literal["ok", "absent", "blind"], reason: str | None) -> None:
+    def _become(self, status: Literal["ok", "absent", "blind"], reason: str | None, troubles: Mapping[str, Trouble] | None = None) -> None:
         before = self._state
-        self._state = GpuState(status, reason, before.since if before.status == status else datetime.now(UTC))
+        self._state = GpuState(status, reason, before.since if before.status == status else datetime.now(UTC), troubles or {})
         if (status, reason) != (before.status, before.reason):
             log.log(logging.WARNING if status == "blind" else logging.INFO, "GPU watch: %s", reason or "all cards read")
 
@@ -286,6 +318,7 @@ class GpuWatch:
         self._watched = frozenset()
         session, self._session = self._session, None
         if session is not None:
+            self._take_events(session)  # what took the card down may have come since the last look
             with self._call("closing the session"):
                 session.close()
 

@@ -16,9 +16,9 @@ import httpx
 
 from monitor.config.settings import TargetSettings
 from monitor.measure import api
+from monitor.measure.cardsession import CardsIdentity
 from monitor.measure.hostprocess import DEFAULT_VLLM_PORT, ProcessHiddenError, ServerProcess, find_server, options_of, shown_command
 from monitor.measure.modelfiles import ModelFilesError, read_model_files
-from monitor.measure.nvml import NvmlIdentity
 from monitor.model import DERIVED_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Fingerprint, FingerprintField, ServerPage
 
 #: Fixed texts: what they become is a fingerprint of tokenizer and template. No system role: some templates refuse it.
@@ -49,7 +49,7 @@ class Sources:
     settings: TargetSettings
     http: httpx.AsyncClient
     model: str | None
-    gpu: NvmlIdentity | None
+    gpu: CardsIdentity | None
     gpu_reason: str | None  # why `gpu` is None
     system_fingerprint: str | None  # as the last canary of this process start saw it
 
@@ -122,7 +122,9 @@ async def _from_tokenizer(sources: Sources, fields: _Fields) -> None:
         except (api.ServerUnreachableError, api.ServerRefusedError) as error:
             fields.unknown(f"/tokenize: {error}", name)
             continue
-        fields.known(name, hashlib.sha256(json.dumps(tokens.ids).encode()).hexdigest()[:16], "/tokenize")
+        if tokens.ids:
+            fields.known(name, hashlib.sha256(json.dumps(tokens.ids).encode()).hexdigest()[:16], "/tokenize")
+        fields.unknown("/tokenize gives a count without token ids", name)
         if "max_model_len" not in fields.values or fields.values["max_model_len"].value is None:
             fields.known("max_model_len", tokens.max_model_len, "/tokenize")
 

@@ -11,92 +11,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 import pynvml
 
-from monitor.model import GpuReading
+from monitor.measure.cardsession import CardIdentity, CardLostError, CardsIdentity
+from monitor.measure.nvmlcodes import LOST, REFUSALS, Support, no_cards, unavailable, unlisted
+from monitor.measure.nvmlevents import XidEvents
+from monitor.model import CardFault, GpuEvent, GpuReading
 
 MEMORY_TEMP = 82  # field ids (nvml.h); these two are the same in every release
 POWER_THROTTLE = 74  # PERF_POLICY_POWER, also called CLOCKS_EVENT_REASON_SW_POWER_CAP: ns
 MIB = 1024 * 1024
 
-_MISMATCH = (
-    "the NVIDIA driver in the kernel and its library are of different versions (LibRmVersionMismatch),"
-    " as after an upgrade without a reboot; reboot, or reload the nvidia kernel modules and restart this program"
-)
-#: After these a handle is dead and the session must be opened anew (nvml.h, nvmlReturn_t).
-_LOST = {
-    1: "NVML is not initialised any more, as after a reload of the driver",
-    15: "the driver has lost the card; look for Xid 79 in the kernel log (dmesg), then reset the card or reboot",
-    16: "the card must be reset before it can be used: nvidia-smi --gpu-reset, or reboot",
-    18: _MISMATCH,
-}
 #: nvmlFieldValue_t.valueType -> the member of the union that holds the value (nvml.h, nvmlValueType_t).
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-
-
-class Support(StrEnum):
-    """Whether a card offers a value, as found when it was first asked for."""
-
-    OK = "ok"
-    NOT_SUPPORTED = "NotSupported"
-    NO_PERMISSION = "NoPermission"
-    FUNCTION_NOT_FOUND = "FunctionNotFound"
-
-
-#: nvmlReturn_t of a call that would say the same next time; 25: a struct version unknown to the driver, 26: deprecated.
-_REFUSALS = {
-    3: Support.NOT_SUPPORTED,
-    4: Support.NO_PERMISSION,
-    13: Support.FUNCTION_NOT_FOUND,
-    25: Support.FUNCTION_NOT_FOUND,
-    26: Support.NOT_SUPPORTED,
-}
-
-
-class NvmlUnavailable(Exception):  # noqa: N818 - a state of the machine, read as a sentence
-    """No session can be had; `reason` is for a person. Kind `absent`: there is no NVIDIA driver, or no card, here."""
-
-    def __init__(self, reason: str, kind: Literal["absent", "mismatch", "error"]) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.kind = kind
-
-
-class NvmlLost(Exception):  # noqa: N818 - a state of the card, read as a sentence
-    """The card's handle is dead: close, open again after a pause, and look for the card by its UUID."""
-
-    def __init__(self, uuid: str, reason: str) -> None:
-        super().__init__(f"{uuid}: {reason}")
-        self.uuid = uuid
-        self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class CardIdentity:
-    """What stays the same of a card until someone changes it; None = not offered."""
-
-    uuid: str
-    name: str | None = None
-    power_limit_w: float | None = None  # enforced: after every limiter, also out-of-band ones
-    power_limit_requested_w: float | None = None
-    max_sm_clock_mhz: int | None = None
-    max_mem_clock_mhz: int | None = None
-    ecc: bool | None = None  # current mode
-    mig: bool | None = None  # current mode
-    vram_total_mib: float | None = None
-    processes: tuple[tuple[int, float | None], ...] | None = None  # compute: host pid, MiB used (None = hidden)
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlIdentity:
-    """Versions and cards of this machine; CUDA as people write it, for example 13.0."""
-
-    driver_version: str | None
-    cuda_driver_version: str | None
-    cards: tuple[CardIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +53,7 @@ class _Card:
     handle: Any
     name: str | None
     support: dict[str, Support] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)  # question -> the last answer as NVML gave it; None: refused
 
 
 class Nvml:
@@ -133,9 +63,10 @@ class Nvml:
     def __init__(self) -> None:
         self._cards: dict[str, _Card] = {}
         self._throttle = throttle_fields(None)
+        self._events = XidEvents()
         self._opened = False
-        #: Cards that NVML counts and cannot list, lost ones for example: "card 1" -> the reason.
-        self.unreadable: dict[str, str] = {}
+        #: Cards that NVML counts and cannot list, lost ones for example: "card 1" -> why.
+        self.unreadable: dict[str, CardLostError] = {}
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -146,8 +77,17 @@ class Nvml:
         """What the card offers, by NVML function (with its arguments) or field, as far as it has been asked for."""
         return dict(self._card(uuid).support)
 
+    def said(self, uuid: str) -> Mapping[str, Any]:
+        """Every question that the card has been asked, with its last answer in NVML's own units; None where it was refused."""
+        return dict(self._card(uuid).said)
+
+    @property
+    def throttle(self) -> ThrottleFields:
+        """The counters that are read with this driver."""
+        return self._throttle
+
     def open(self) -> None:
-        """Initialise NVML and list the cards. Raises NvmlUnavailable."""
+        """Initialise NVML and list the cards. Raises CardsUnavailableError."""
         try:
             pynvml.nvmlInit()
             self._opened = True
@@ -155,7 +95,7 @@ class Nvml:
             self._list_cards()
         except pynvml.NVMLError as error:
             self.close()
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def _list_cards(self) -> None:
         count, self.unreadable = pynvml.nvmlDeviceGetCount(), {}
@@ -165,23 +105,25 @@ class Nvml:
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
             except (pynvml.NVMLError, UnicodeDecodeError) as error:
                 if getattr(error, "value", None) != pynvml.NVML_ERROR_NO_PERMISSION:  # counted, but not ours (nvml.h)
-                    self.unreadable[f"card {index}"] = _words(error)
+                    self.unreadable[f"card {index}"] = unlisted(f"card {index}", error)
             else:
-                self._cards[uuid] = _Card(uuid, handle, _said(pynvml.nvmlDeviceGetName, handle))
+                self._cards[uuid] = card = _Card(uuid, handle, _said(pynvml.nvmlDeviceGetName, handle))
+                card.support["events"] = Support.OK if self._events.register(uuid, handle) else Support.NOT_SUPPORTED
         if not self._cards:
             self.close()
-            raise _no_cards(count, self.unreadable)
+            raise no_cards(count, self.unreadable)
 
     def close(self) -> None:
         """End the session; never raises, whatever has become of the driver."""
         self._cards = {}
         if self._opened:
             self._opened = False
+            self._events.close()
             with contextlib.suppress(pynvml.NVMLError):  # the driver is gone: there is nothing to give back
                 pynvml.nvmlShutdown()
 
     def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """Look at one card now; `at` and `monotonic_ns` are when this call begins. Raises NvmlLost."""
+        """Look at one card now; `at` and `monotonic_ns` are when this call begins. Raises CardLostError."""
         card, ids = self._card(uuid), self._throttle
         values = self._fields(card, MEMORY_TEMP, POWER_THROTTLE, *ids.thermal, *ids.brake)
         memory, utilisation = self._memory(card), self._ask(card, "nvmlDeviceGetUtilizationRates")
@@ -207,10 +149,22 @@ class Nvml:
             throttle_brake_ns=_total(card, values, ids.brake),
         )
 
-    def identity(self) -> NvmlIdentity:
+    def events(self, at: datetime) -> list[GpuEvent]:
+        """XIDs that the driver has reported since the last call; never raises, never waits."""
+        return self._events.take(at)
+
+    def ask(self, uuid: str, function: str, *arguments: Any) -> Any:
+        """What any getter of the binding says of a card, or None. Raises CardLostError."""
+        return self._ask(self._card(uuid), function, *arguments)
+
+    def ask_fields(self, uuid: str, *ids: int) -> dict[int, float]:
+        """Values of any fields of a card, in NVML's units; refused ones are left out. Raises CardLostError."""
+        return self._fields(self._card(uuid), *ids)
+
+    def identity(self) -> CardsIdentity:
         """Versions and cards. A card that is lost is left out; a value that cannot be read is None."""
         cuda = _said(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        return NvmlIdentity(
+        return CardsIdentity(
             driver_version=_said(pynvml.nvmlSystemGetDriverVersion),
             cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             cards=tuple(found for card in self._cards.values() if (found := self._card_identity(card)) is not None),
@@ -232,12 +186,13 @@ class Nvml:
                 vram_total_mib=None if memory is None else memory.total / MIB,
                 processes=self._processes(card),
             )
-        except NvmlLost:
+        except CardLostError:
             return None
 
     def _card(self, uuid: str) -> _Card:
         if uuid not in self._cards:
-            raise NvmlLost(uuid, "the driver does not list this card; `nvidia-smi -L` shows those that it does")
+            reason = "the driver does not list this card; `nvidia-smi -L` shows those that it does"
+            raise CardLostError(uuid, reason, CardFault.MISSING)
         return self._cards[uuid]
 
     def _ask(self, card: _Card, function: str, *arguments: Any, key: str = "") -> Any:
@@ -245,6 +200,7 @@ class Nvml:
         key = key or f"{function}({', '.join(map(str, arguments))})"
         if card.support.get(key, Support.OK) is not Support.OK:
             return None
+        card.said[key] = None
         call = getattr(pynvml, function, None)  # an older binding lacks the newer names, a later one the deprecated
         if call is None:
             return _refused(card, key, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -252,7 +208,7 @@ class Nvml:
             value = call(card.handle, *arguments)
         except pynvml.NVMLError as error:
             return _refused(card, key, error.value)
-        card.support[key] = Support.OK
+        card.support[key], card.said[key] = Support.OK, value
         return value
 
     def _either(self, card: _Card, function: str, older: str, *arguments: Any) -> Any:
@@ -283,19 +239,21 @@ class Nvml:
         elements = self._ask(card, "nvmlDeviceGetFieldValues", wanted, key="fields") if wanted else None
         values: dict[int, float] = {}
         for number, element in zip(wanted, elements or (), strict=False):
+            card.said[f"field {number}"] = None
             if element.nvmlReturn != pynvml.NVML_SUCCESS:
                 _refused(card, f"field {number}", element.nvmlReturn)
             elif element.valueType < len(_MEMBERS):
                 card.support[f"field {number}"] = Support.OK
-                values[number] = getattr(element.value, _MEMBERS[element.valueType])
+                values[number] = card.said[f"field {number}"] = getattr(element.value, _MEMBERS[element.valueType])
         return values
 
 
 def _refused(card: _Card, key: str, code: int) -> None:
-    if code in _LOST:
-        raise NvmlLost(card.uuid, _LOST[code])
-    if code in _REFUSALS:
-        card.support.setdefault(key, _REFUSALS[code])
+    if code in LOST:
+        fault, reason = LOST[code]
+        raise CardLostError(card.uuid, reason, fault)
+    if code in REFUSALS:
+        card.support.setdefault(key, REFUSALS[code])
 
 
 def _total(card: _Card, values: Mapping[int, float], ids: Sequence[int]) -> int | None:
@@ -314,25 +272,3 @@ def _said(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
-
-
-def _words(error: Exception) -> str:
-    return _LOST.get(getattr(error, "value", 0), f"NVML says: {error}")
-
-
-def _unavailable(error: Any) -> NvmlUnavailable:
-    if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        mend = "install the NVIDIA driver (in a container: start it with its GPUs) to watch a GPU, or set gpus: none"
-        return NvmlUnavailable(f"libnvidia-ml.so.1 is not on this machine; {mend}", "absent")
-    if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        return NvmlUnavailable("the NVIDIA kernel driver is not loaded; load it with modprobe nvidia", "absent")
-    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        return NvmlUnavailable(_MISMATCH, "mismatch")
-    return NvmlUnavailable(f"NVML cannot be opened: {_words(error)}; see whether nvidia-smi works", "error")
-
-
-def _no_cards(count: int, unreadable: Mapping[str, str]) -> NvmlUnavailable:
-    if count == 0:
-        return NvmlUnavailable("the NVIDIA driver is loaded and shows no card; see nvidia-smi -L", "absent")
-    why = "; ".join(f"{card}: {reason}" for card, reason in unreadable.items()) or "this user may read none; see the rights on /dev/nvidia*"
-    return NvmlUnavailable(f"NVML counts {count} cards and none can be read: {why}", "error")

@@ -31,7 +31,9 @@ STYLES = {
 
 def console() -> Console:
     """Where tables go."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=not sys.stdout.isatty())
+    # Text is printed as it is: what a server or a model wrote may look like markup or hold :names: of pictures.
+    is_terminal = sys.stdout.isatty()
+    return Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
 
 
 def progress_console() -> Console | None:

@@ -53,6 +53,7 @@ class WebServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
+            self._socket.listen(128)  # at once: who is told the address may come before the thread has begun
         except OSError as error:
             self._socket.close()
             raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}; stop what holds it, or set another `listen`") from None

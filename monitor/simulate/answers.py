@@ -127,7 +127,7 @@ class LanguageModel:
 
     def scores(self, prompt: Prompt, place: int, token: int, batch: int) -> tuple[Scored, ...]:
         """The most likely tokens of one place of the answer, best first, MAX_LOGPROBS of them; the one that came is the first."""
-        return self._ranked(prompt.question, prompt.has_bos, len(prompt.given) + place, token, batch if batch > 1 else 1)
+        return self._ranked(prompt.question, prompt.has_bos, len(prompt.given) + place, token, max(batch, 1))
 
     def prompt_scores(self, prompt: Prompt, wanted: int) -> list[tuple[Scored, ...] | None]:
         """For each token of the prompt: itself and the `wanted` most likely ones before which it stood; None for the first."""

@@ -54,6 +54,7 @@ def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Sce
     for play in [source for source in world.sources if isinstance(source, Play)]:
         world.sources.remove(play)
         play.take_back()
-    world.sources.append(Play(scenario, world, world.now_s if begin_s is None else begin_s))
+    speed = max((card.thermal_speed for card in world.cards if isinstance(card, Card)), default=1.0) if scenario.paced_by_heat else 1.0
+    world.sources.append(Play(scenario, world, world.now_s if begin_s is None else begin_s, speed))
     world.changed()
     return scenario

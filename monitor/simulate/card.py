@@ -73,6 +73,7 @@ class Card:
     cooling: float = 1.0  # thermal resistance of heat sink and air against healthy: 2 = dust, a stuck fan
     memory_cooling: float = 1.0  # likewise for the memory
     power_limit_w: float | None = None  # None: the kind's
+    power_cap_share: float | None = None  # instead of a figure in watts: share of what this kind draws at full clock
     power_brake: bool = False
     hidden_limit_mhz: float | None = None  # firmware holds the clock there and sets no reason bit
     neighbour: float = 0.0  # share of the card's time that another process takes
@@ -127,6 +128,8 @@ class Card:
     @property
     def limit_w(self) -> float:
         """The power limit in force."""
+        if self.power_cap_share is not None:
+            return round(self.power_cap_share * self.kind.full_w)
         return self.kind.limit_w if self.power_limit_w is None else self.power_limit_w
 
     def clock_mhz(self) -> float:

@@ -41,10 +41,6 @@ class Histogram:
         self.sum += value
 
 
-def _of(edges: Sequence[float]) -> Histogram:
-    return field(default_factory=lambda: Histogram(edges))  # type: ignore[return-value]  # what dataclass fields are
-
-
 @dataclass(slots=True)
 class Counters:
     """All of it. Times in seconds. The names are those of the metrics, without `vllm:` and `_total`."""
@@ -62,17 +58,17 @@ class Counters:
     spec_decode_num_accepted_tokens: int = 0
     spec_decode_per_pos: list[int] = field(default_factory=list)
     request_success: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0))
-    iteration_tokens: Histogram = _of(STEP_EDGES)
-    time_to_first_token: Histogram = _of(TTFT_EDGES)
-    inter_token_latency: Histogram = _of(ITL_EDGES)
-    time_per_output_token: Histogram = _of(ITL_EDGES)
-    e2e_latency: Histogram = _of(REQUEST_EDGES)
-    queue_time: Histogram = _of(REQUEST_EDGES)
-    inference_time: Histogram = _of(REQUEST_EDGES)
-    prefill_time: Histogram = _of(REQUEST_EDGES)
-    decode_time: Histogram = _of(REQUEST_EDGES)
-    params_n: Histogram = _of(N_EDGES)
-    preemptions: Histogram = _of(PREEMPTION_EDGES)
+    iteration_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_EDGES))
+    time_to_first_token: Histogram = field(default_factory=lambda: Histogram(TTFT_EDGES))
+    inter_token_latency: Histogram = field(default_factory=lambda: Histogram(ITL_EDGES))
+    time_per_output_token: Histogram = field(default_factory=lambda: Histogram(ITL_EDGES))
+    e2e_latency: Histogram = field(default_factory=lambda: Histogram(REQUEST_EDGES))
+    queue_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_EDGES))
+    inference_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_EDGES))
+    prefill_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_EDGES))
+    decode_time: Histogram = field(default_factory=lambda: Histogram(REQUEST_EDGES))
+    params_n: Histogram = field(default_factory=lambda: Histogram(N_EDGES))
+    preemptions: Histogram = field(default_factory=lambda: Histogram(PREEMPTION_EDGES))
     request_prompt_tokens: Histogram = field(init=False)
     request_generation_tokens: Histogram = field(init=False)
     max_num_generation_tokens: Histogram = field(init=False)

@@ -42,15 +42,13 @@ class Crowd:
         self._numbers = count(1)
         self._at_work = 0  # clients of the batch job with a request out
         self._retry_s = -inf
-        self._seen = self.traffic.mean_rate
         self.world.groups |= {"traffic": self.traffic, "batch": self.batch}
         self.world.sources.append(self)
         self.world.changed()
 
     def next_s(self) -> float:
         """When the next request comes."""
-        if self._seen != self.traffic.mean_rate:  # set a moment ago: what was not asked for until then is not made up for
-            self._seen, self.traffic.now_s = self.traffic.mean_rate, self.world.now_s
+        self.traffic.catch_up(self.world.now_s)
         wants = self.batch.requests > 0 or self._at_work < self.batch.clients
         return min(self.traffic.next_s(), max(self.world.now_s, self._retry_s) if wants else inf)
 

@@ -39,7 +39,7 @@ def system_fingerprint(identity: Identity, engine: dict[str, object]) -> str | N
     """
     if not identity.fingerprint:
         return None
-    facts = [identity.root, identity.quantization, identity.max_model_len, identity.kv_cache_dtype]
+    facts: list[object] = [identity.root, identity.quantization, identity.max_model_len, identity.kv_cache_dtype]
     facts += [engine.get(name) for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_speculative_tokens")]
     digest = hashlib.sha256(json.dumps([identity.version, *facts]).encode()).hexdigest()
     return f"vllm-{identity.version}-{digest[:8]}"

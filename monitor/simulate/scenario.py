@@ -2,11 +2,13 @@
 
     about: the heat sink clogs over an hour
     raises: {kind: thermal, cause: heat}
+    base: {traffic.rate_per_s: 0.5}   # how it is before anything goes wrong; names: World.settable
+    pace: heat                        # the time line goes as many times faster as heat does (thermal_speed)
     timeline:
-      - at: 0s                          # after the scenario's begin
-        set: {traffic.rate_per_s: 0.5}  # names: World.settable
+      - at: 0s
+        set: {batch.clients: 4}
       - at: 10m
-        ramp: {card.cooling: 4.5}       # from what it is then, evenly, to this
+        ramp: {card.cooling: 4.5}     # from what it is then, evenly, to this
         over: 60m
 
 A file is played by `Play`, in virtual time; it does not matter how large the steps are.
@@ -15,7 +17,7 @@ A file is played by `Play`, in virtual time; it does not matter how large the st
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from math import inf
@@ -27,7 +29,7 @@ from monitor.simulate.timeline import ScenarioError, Value, problem, read_yaml
 RAMP_STEP_S = 1.0  # a ramp moves once in this time
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 ONE_SHOT = ("restart", "batch.requests")  # acts, not states
-FILE_KEYS = ("about", "raises", "timeline")
+FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story. `raises` None: a monitor must stay silent."""
+    """A story. `raises` None: a monitor must stay silent. `base`: how it is before the time line begins."""
 
     name: str
     about: str
     raises: Raises | None
+    base: Mapping[str, Any]
     events: tuple[Event, ...]
+    paced_by_heat: bool = False
 
     @property
     def onset_s(self) -> float:
@@ -78,7 +82,7 @@ def load(name_or_file: str, settable: Collection[str]) -> Scenario:
     """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time line may name. Raises ScenarioError."""
     if name_or_file in names():
         file = f"{name_or_file}.yaml"
-        text = resources.files("monitor.simulate").joinpath("scenarios", file).read_text(encoding="utf-8")
+        text = resources.files("monitor.simulate").joinpath(f"scenarios/{file}").read_text(encoding="utf-8")
         return parse(text, file, name_or_file, settable)
     path = Path(name_or_file)
     if path.suffix not in {".yaml", ".yml"} and "/" not in name_or_file:
@@ -104,7 +108,15 @@ def parse(text: str, file: str, name: str, settable: Collection[str]) -> Scenari
         raise problem(file, block["timeline"].line, "timeline must be a list of entries with `at` and `set` or `ramp`")
     events = [event for entry in entries for event in _events(entry, file, settable)]
     ordered = tuple(sorted(events, key=lambda event: event.at_s))
-    return Scenario(name, block["about"].text(file, "about"), _raises(block.get("raises"), file), ordered)
+    base = _changes(block["base"], "set", file, settable) if "base" in block else {}
+    raises = _raises(block.get("raises"), file)
+    return Scenario(name, block["about"].text(file, "about"), raises, base, ordered, _is_paced(block.get("pace"), file))
+
+
+def _is_paced(value: Value | None, file: str) -> bool:
+    if value is not None and value.data != "heat":
+        raise problem(file, value.line, f"pace is {value.plain()!r}; it can be heat, or be left out")
+    return value is not None
 
 
 def _raises(value: Value | None, file: str) -> Raises | None:
@@ -130,10 +142,14 @@ def _events(entry: Value, file: str, settable: Collection[str]) -> list[Event]:
     at_s = block["at"].seconds(file, "at")
     over_s = block["over"].seconds(file, "over") if "over" in block else 0.0
     what = "ramp" if "ramp" in block else "set"
-    changes = block[what].block(file, what)
-    for name, value in changes.items():
-        _check(name, value, what, file, settable)
-    return [Event(at_s, name, value.plain(), over_s) for name, value in changes.items()]
+    return [Event(at_s, name, value, over_s) for name, value in _changes(block[what], what, file, settable).items()]
+
+
+def _changes(value: Value, what: str, file: str, settable: Collection[str]) -> dict[str, Any]:
+    block = value.block(file, what)
+    for name, wanted in block.items():
+        _check(name, wanted, what, file, settable)
+    return {name: wanted.plain() for name, wanted in block.items()}
 
 
 def _check(name: str, value: Value, what: str, file: str, settable: Collection[str]) -> None:
@@ -165,30 +181,39 @@ class Stage(Protocol):
 
 @dataclass(slots=True)
 class Play:
-    """A scenario on its way; one of the world's sources. `begin_s` and all times are the stage's."""
+    """A scenario on its way; one of the world's sources. `base` holds at once, the time line begins at `begin_s` of the stage's time."""
 
     scenario: Scenario
     stage: Stage
     begin_s: float = 0.0
+    speed: float = 1.0  # the time line goes so many times faster
     _done: int = 0
     _ramps: list[_Ramp] = field(default_factory=list)
     _before: dict[str, Any] = field(default_factory=dict)  # what was changed, as it was
 
+    def __post_init__(self) -> None:
+        """What the story begins with."""
+        for name, value in self.scenario.base.items():
+            self._change(name, value)
+
     def next_s(self) -> float:
         """When something changes next; infinite when the story is told."""
-        coming = self.scenario.events[self._done :]
-        times = [self.begin_s + coming[0].at_s] if coming else []
-        return min([*times, *(ramp.moved_s + RAMP_STEP_S for ramp in self._ramps)], default=inf)
+        coming = [self._at_s(event) for event in self.scenario.events[self._done : self._done + 1]]
+        return min([*coming, *(ramp.next_s for ramp in self._ramps)], default=inf)
 
     def advance(self, now_s: float) -> None:
         """Make every change that is due by now."""
         events = self.scenario.events
-        while self._done < len(events) and self.begin_s + events[self._done].at_s <= now_s:
-            self._begin(events[self._done])
+        while self._done < len(events) and self._at_s(events[self._done]) <= now_s:
+            event = events[self._done]
             self._done += 1
+            self._ramps = [ramp for ramp in self._ramps if ramp.name != event.name]
+            if event.over_s:
+                self._ramps.append(self._ramp(event))
+            else:
+                self._change(event.name, event.value)
         for ramp in self._ramps:
-            self.stage.set(ramp.name, ramp.at(now_s))
-            ramp.moved_s = now_s
+            self._change(ramp.name, ramp.at(now_s))
         self._ramps = [ramp for ramp in self._ramps if now_s < ramp.end_s]
 
     def take_back(self) -> None:
@@ -197,18 +222,20 @@ class Play:
             self.stage.set(name, value)
         self._before, self._ramps, self._done = {}, [], len(self.scenario.events)
 
-    def _begin(self, event: Event) -> None:
-        self._ramps = [ramp for ramp in self._ramps if ramp.name != event.name]
-        at_s = self.begin_s + event.at_s
+    def _at_s(self, event: Event) -> float:
+        return self.begin_s + event.at_s / self.speed
+
+    def _change(self, name: str, value: Any) -> None:
+        if name not in ONE_SHOT:
+            self._before.setdefault(name, self.stage.get(name))
+        self.stage.set(name, value)
+
+    def _ramp(self, event: Event) -> _Ramp:
         start = self.stage.get(event.name)
-        if event.name not in ONE_SHOT:
-            self._before.setdefault(event.name, start)
-        if not event.over_s:
-            self.stage.set(event.name, event.value)
-            return
         if start is None or isinstance(start, bool) or not isinstance(start, (int, float)):
             raise ScenarioError(f"{self.scenario.name}: {event.name} is {start!r} now, so nothing can be ramped from there; set it first")
-        self._ramps.append(_Ramp(event.name, float(start), float(event.value), at_s, at_s + event.over_s, at_s))
+        begin_s = self._at_s(event)
+        return _Ramp(event.name, float(start), float(event.value), begin_s, begin_s + event.over_s / self.speed, RAMP_STEP_S / self.speed)
 
 
 @dataclass(slots=True)
@@ -218,10 +245,10 @@ class _Ramp:
     end: float
     begin_s: float
     end_s: float
-    moved_s: float
+    step_s: float
+    next_s: float = 0.0
 
     def at(self, now_s: float) -> float:
+        self.next_s = min(now_s + self.step_s, self.end_s) if now_s < self.end_s else inf
         share = min(1.0, max(0.0, (now_s - self.begin_s) / (self.end_s - self.begin_s)))
         return self.start + (self.end - self.start) * share
-
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -18,9 +18,15 @@ class SettingError(Told):
     exit_code = USAGE
 
 
+def settable(thing: object) -> Mapping[str, TypeAdapter[Any]]:
+    """The fields of a dataclass, or of its class, that anybody may set, each with what checks a value. Private ones are its own."""
+    return _settable(thing if isinstance(thing, type) else type(thing))
+
+
 @cache
-def settable(kind: type) -> Mapping[str, TypeAdapter[Any]]:
-    """The fields of a dataclass that anybody may set, each with what checks a value. Private ones are the object's own."""
+def _settable(kind: type[Any]) -> Mapping[str, TypeAdapter[Any]]:
+    if not is_dataclass(kind):
+        return {}
     hints = get_type_hints(kind)
     plain = (f.name for f in fields(kind) if not f.name.startswith("_"))
     return {name: TypeAdapter(hints[name]) for name in plain if _is_plain(hints[name])}
@@ -34,7 +40,7 @@ def _is_plain(hint: Any) -> bool:
 def assign(thing: object, name: str, value: Any, shown: str) -> None:
     """Set one field. Raises SettingError; `shown` is the name as the person gave it."""
     try:
-        checked = settable(type(thing))[name].validate_python(value, strict=True)
+        checked = settable(thing)[name].validate_python(value, strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]["msg"]
         raise SettingError(f"{shown} cannot be {value!r}: {problem[0].lower()}{problem[1:]}") from None
@@ -43,4 +49,4 @@ def assign(thing: object, name: str, value: Any, shown: str) -> None:
 
 def shown(thing: object) -> dict[str, Any]:
     """The settings of a thing by name, as JSON values."""
-    return {name: getattr(thing, name) for name in settable(type(thing))}
+    return {name: getattr(thing, name) for name in settable(thing)}

@@ -67,14 +67,20 @@ class Traffic:
     _row: TraceRow = field(init=False)
     _gap: float = field(init=False)  # still to go to the next request, in mean gaps
 
+    _in_force: tuple[float, float] = field(init=False)  # rate and daily swing
+
     def __post_init__(self) -> None:
+        self._in_force = (self.rate_per_s, self.daily_swing)
         self._rows = _replay(random.Random(self.seed))  # noqa: S311 - a story that can be told again, not a secret
         self._take_next()
 
-    @property
-    def mean_rate(self) -> tuple[float, float]:
-        """The settings that the times of requests follow from."""
-        return (self.rate_per_s, self.daily_swing)
+    def catch_up(self, now_s: float) -> None:
+        """If the rate was set anew at `now_s`: what has passed until then passed at the old one."""
+        if self._in_force != (self.rate_per_s, self.daily_swing):
+            if now_s > self.now_s:
+                self._gap = max(0.0, self._gap - (now_s - self.now_s) * self._rate(self.now_s, *self._in_force))
+                self.now_s = now_s
+            self._in_force = (self.rate_per_s, self.daily_swing)
 
     def next_s(self) -> float:
         """When it wants to be asked again: for the next request, or because the rate moves; infinite without traffic."""
@@ -84,26 +90,28 @@ class Traffic:
     def advance(self, to_s: float) -> list[Arrival]:
         """The requests up to a moment, in order."""
         arrivals: list[Arrival] = []
-        while self.now_s < to_s:
-            rate = self._rate(self.now_s)
-            end_s = min(to_s, (self.now_s // 60 + 1) * 60)  # the rate moves from minute to minute
-            due_s = self.now_s + self._gap / rate if rate > 0 else inf
-            if due_s > end_s:
-                self._gap -= (end_s - self.now_s) * rate
-                self.now_s = end_s
+        while self.next_s() <= to_s:  # of the next request or of the minute, from which on the rate is another
+            rate, minute_s = self._rate(self.now_s), (self.now_s // 60 + 1) * 60
+            if self.now_s + self._gap / rate > minute_s:
+                self._gap -= (minute_s - self.now_s) * rate
+                self.now_s = minute_s
                 continue
-            self.now_s = due_s
+            self.now_s += self._gap / rate
             arrivals.append(self._arrival())
             self._take_next()
+        if to_s > self.now_s:
+            self._gap = max(0.0, self._gap - (to_s - self.now_s) * self._rate(self.now_s))
+            self.now_s = to_s
         return arrivals
 
     def _arrival(self) -> Arrival:
         prompt = max(1, round(self._row.prompt_tokens * self.prompt_factor))
         return Arrival(self.now_s, prompt, max(1, round(self._row.output_tokens * self.output_factor)))
 
-    def _rate(self, at_s: float) -> float:
-        daily = 1.0 - self.daily_swing * cos(2 * pi * (at_s - QUIETEST_AT_S) / DAY_S)
-        return self.rate_per_s * MINUTES[int(at_s // 60) % len(MINUTES)] * daily
+    def _rate(self, at_s: float, rate_per_s: float | None = None, daily_swing: float | None = None) -> float:
+        rate_per_s = self.rate_per_s if rate_per_s is None else rate_per_s
+        daily = 1.0 - (self.daily_swing if daily_swing is None else daily_swing) * cos(2 * pi * (at_s - QUIETEST_AT_S) / DAY_S)
+        return rate_per_s * MINUTES[int(at_s // 60) % len(MINUTES)] * daily
 
     def _take_next(self) -> None:
         self._row = next(self._rows)

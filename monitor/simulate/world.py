@@ -155,11 +155,11 @@ class World:
     @property
     def settable(self) -> tuple[str, ...]:
         """Every name that `set` takes."""
-        cards = [settable(type(card)) for card in self.cards]
+        cards = [settable(card) for card in self.cards]
         each = [f"card.{name}" for name in (cards[0] if cards else ())]
         one = [f"card.{index}.{name}" for index, names in enumerate(cards) for name in names]
-        grouped = [f"{group}.{name}" for group, thing in self.groups.items() for name in settable(type(thing))]
-        plain = (*settable(EngineConfig), *settable(Identity), "answers", "driver_version", "restart")
+        grouped = [f"{group}.{name}" for group, thing in self.groups.items() for name in settable(thing)]
+        plain = (*settable(EngineConfig), *settable(Identity), "answers", "restart", *(["driver_version"] if self.cards else []))
         return (*plain, *grouped, *each, *one)
 
     def settings(self) -> dict[str, Any]:
@@ -255,8 +255,8 @@ class World:
         elif rest:
             things, attribute = [self.groups[group]] if group in self.groups else [], rest
         else:
-            things, attribute = [thing for thing in (self.config, self.identity) if name in settable(type(thing))], name
-        if not things or any(attribute not in settable(type(thing)) for thing in things):
+            things, attribute = [thing for thing in (self.config, self.identity) if name in settable(thing)], name
+        if not things or any(attribute not in settable(thing) for thing in things):
             raise SettingError(f"there is no setting {name!r}; there are: {', '.join(self.settable)}")
         return things, attribute
 

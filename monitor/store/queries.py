@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select
 
-from monitor.model import Outcome, Phase, Sample, Verdict
+from monitor.model import GpuEvent, Outcome, Phase, Sample, Verdict
 from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
 
@@ -197,6 +197,13 @@ def readings(connection: Connection, target_id: int, since: datetime) -> Sequenc
     table = t.server_reading
     query = select(table).where(table.c.target_id == target_id, table.c.at_us >= to_us(since))
     return connection.execute(query.order_by(table.c.at_us)).all()
+
+
+def gpu_events(connection: Connection, uuids: Collection[str], since: datetime) -> list[GpuEvent]:
+    """Faults that the driver reported for these cards since a moment, oldest first."""
+    table = t.gpu_event
+    query = select(table).where(table.c.gpu_uuid.in_(sorted(uuids)), table.c.at_us >= to_us(since))
+    return [GpuEvent(row.gpu_uuid, from_us(row.at_us), row.xid) for row in connection.execute(query.order_by(table.c.at_us, table.c.id))]
 
 
 def skipped(connection: Connection, target_id: int, since: datetime) -> dict[str, int]:

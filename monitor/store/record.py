@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from monitor.model import Probe, Sample, ServerPage
+from monitor.model import GpuEvent, Probe, Sample, ServerPage
 from monitor.store import tables as t
 from monitor.store.times import maybe_us, to_us
 
@@ -110,6 +110,11 @@ def insert_gpu_reading(connection: Connection, uuid: str, at: datetime, values: 
     """Store what one card did in one window: least, median and largest, and the counters at its end."""
     chosen = {name: values[name] for name in _GPU_COLUMNS if name in values}
     connection.execute(insert(t.gpu_reading).values(gpu_uuid=uuid, at_us=to_us(at), **chosen))
+
+
+def insert_gpu_event(connection: Connection, event: GpuEvent) -> None:
+    """Store a fault that the driver reported; a second one with the same number is a second row."""
+    connection.execute(insert(t.gpu_event).values(gpu_uuid=event.uuid, at_us=to_us(event.at), xid=event.xid))
 
 
 def insert_skipped(connection: Connection, target_id: int, probe: str, at: datetime, *, reason: str, count: int = 1) -> None:

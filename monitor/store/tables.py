@@ -201,6 +201,16 @@ gpu_reading = Table(
     Index("ix_gpu_reading_gpu_uuid_at_us", "gpu_uuid", "at_us"),
 )
 
+gpu_event = Table(
+    "gpu_event",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("gpu_uuid", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),  # when we took it up: the driver gives no time
+    Column("xid", Integer, nullable=False),
+    Index("ix_gpu_event_gpu_uuid_at_us", "gpu_uuid", "at_us"),
+)
+
 skipped_run = Table(
     "skipped_run",
     metadata,

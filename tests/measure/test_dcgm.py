@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from monitor.measure.dcgm import DcgmSession, missing_proof, parse_dcgm
-from monitor.measure.nvml import NvmlLost, NvmlUnavailable
+from monitor.measure.cardsession import CardLostError, CardsUnavailableError
 from monitor.model import GpuReading
 
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -89,12 +89,12 @@ def test_a_page_that_has_not_moved_on_is_the_same_look_with_its_age() -> None:
 
 
 def test_an_exporter_that_does_not_answer_is_said_with_its_address() -> None:
-    with pytest.raises(NvmlUnavailable, match=r"http://gpu-1:9400/metrics answers HTTP 503"):
+    with pytest.raises(CardsUnavailableError, match=r"http://gpu-1:9400/metrics answers HTTP 503"):
         Exporter("", status=503).session.open()
 
 
 def test_a_login_page_is_no_reading_of_a_card() -> None:
-    with pytest.raises(NvmlUnavailable, match="cannot be read"):
+    with pytest.raises(CardsUnavailableError, match="cannot be read"):
         Exporter("<html>log in</html>").session.open()
 
 
@@ -102,7 +102,7 @@ def test_a_card_that_vanished_from_the_page_is_lost() -> None:
     exporter = Exporter(page(**CLASSIC))
     exporter.session.open()
     exporter.text = page(**CLASSIC).replace("GPU-a", "GPU-b")
-    with pytest.raises(NvmlLost, match="does not show this card any more"):
+    with pytest.raises(CardLostError, match="does not show this card any more"):
         exporter.read(10)
 
 

@@ -19,7 +19,8 @@ from nvml import CARD_A, CARD_B, StubNvml, card
 
 from monitor.measure.cardfigures import GpuWindow, sample_fields, summarise
 from monitor.measure.gpu import GpuWatch, Timing
-from monitor.measure.nvml import Nvml, NvmlUnavailable
+from monitor.measure.cardsession import CardsUnavailableError
+from monitor.measure.nvml import Nvml
 from monitor.model import GpuReading, Sample
 
 QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=0.02)
@@ -339,7 +340,7 @@ async def test_an_error_that_nobody_foresaw_does_not_leave_the_watch_for_dead(
 
 async def test_a_session_refused_is_told_in_its_own_words(start_watch: StartWatch) -> None:
     def open_session() -> Nvml:
-        raise NvmlUnavailable("the card is on holiday", "error")
+        raise CardsUnavailableError("the card is on holiday", "error")
 
     watch = start_watch(open_session=open_session)
     await blind(watch)

@@ -10,7 +10,9 @@ import pynvml
 import pytest
 from nvml import CARD_A, CARD_B, StubNvml, card
 
-from monitor.measure.nvml import Nvml, NvmlLost, NvmlUnavailable, Support, throttle_fields
+from monitor.measure.cardsession import CardLostError, CardsUnavailableError
+from monitor.measure.nvml import Nvml, throttle_fields
+from monitor.measure.nvmlcodes import Support
 from monitor.model import GpuReading
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -28,8 +30,8 @@ def look(session: Nvml, uuid: str = CARD_A) -> GpuReading:
     return session.read(uuid, NOON, 7)
 
 
-def opening() -> NvmlUnavailable:
-    with pytest.raises(NvmlUnavailable) as caught:
+def opening() -> CardsUnavailableError:
+    with pytest.raises(CardsUnavailableError) as caught:
         Nvml().open()
     return caught.value
 
@@ -222,14 +224,14 @@ def test_a_card_whose_handle_is_dead_is_lost_and_not_unknown(
 ) -> None:
     look(session)
     nvml.set({fault: f"err:{code}" if "field" in fault else code})
-    with pytest.raises(NvmlLost) as caught:
+    with pytest.raises(CardLostError) as caught:
         look(session)
     assert caught.value.uuid == CARD_A
     assert len(caught.value.reason) > 20
 
 
 def test_a_card_that_is_not_listed_is_lost(session: Nvml) -> None:
-    with pytest.raises(NvmlLost, match="nvidia-smi -L"):
+    with pytest.raises(CardLostError, match="nvidia-smi -L"):
         look(session, CARD_B)
 
 
@@ -246,7 +248,7 @@ def test_a_card_that_is_lost_when_the_session_opens_is_named_and_the_others_are_
     session = Nvml()
     session.open()
     assert session.uuids == (CARD_B,)
-    assert "Xid" in session.unreadable["card 0"]
+    assert "Xid" in session.unreadable["card 0"].reason
     session.close()
 
 

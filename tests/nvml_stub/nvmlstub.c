@@ -10,11 +10,13 @@
  *   trace                   path: every entered C function appends its name, one a line
  *   proc_stride             bytes per entry of the process list _v3, 24 unless set (32 plays the 535.43-535.86 driver)
  *   field_default           nvmlReturn of a field id that has no key, 3 unless set
+ *   events=N:XID,N:XID,...  what device N has reported, oldest first: add at the end. A set is told what is added after it was made.
  * Per device N
  *   gpuN.uuid, .name, .temp, .margin, .clock.T, .max_clock.T (T: 0 graphics 1 SM 2 mem 3 video),
  *   .power_mw, .power_limit_mw, .power_requested_mw, .energy_mj, .mem_total, .mem_reserved, .mem_free, .mem_used,
  *   .util_gpu, .util_mem, .reasons (0x.. allowed), .ecc, .mig (0 or 1), .procs=pid:bytes|na[:gi:ci],...
  *   gpuN.field.ID=TYPE:VALUE   TYPE double|uint|ulong|ull|sll|int|ushort, or err:CODE
+ *   gpuN.event_types        mask of the events that can be registered for (8: XIDs)
  *   gpuN.lost=1                every call on that device says GPU_IS_LOST
  * Faults (F is a C function name as exported, or * for all; gpuN. in front limits it to a device)
  *   [gpuN.]fail.F=CODE      return CODE, touching nothing
@@ -38,7 +40,7 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 enum {
     NVML_SUCCESS = 0, NVML_ERROR_UNINITIALIZED = 1, NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_NOT_SUPPORTED = 3, NVML_ERROR_NOT_FOUND = 6, NVML_ERROR_INSUFFICIENT_SIZE = 7,
-    NVML_ERROR_DRIVER_NOT_LOADED = 9, NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9, NVML_ERROR_TIMEOUT = 10, NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
 };
 enum {
@@ -46,6 +48,11 @@ enum {
     NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, NVML_VALUE_TYPE_SIGNED_LONG_LONG,
     NVML_VALUE_TYPE_SIGNED_INT, NVML_VALUE_TYPE_UNSIGNED_SHORT,
 };
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+enum { nvmlEventTypeXidCriticalError = 8 };
+typedef struct {
+    nvmlDevice_t device; unsigned long long eventType, eventData; unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
 typedef union {
     double dVal; int siVal; unsigned int uiVal; unsigned long ulVal; unsigned long long ullVal;
     signed long long sllVal; unsigned short usVal;
@@ -493,3 +500,104 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos)
 { ENTER_DEVICE("nvmlDeviceGetComputeRunningProcesses_v2", count); return processes(dev, count, infos, sizeof *infos); }
+
+/* ---- events ---- */
+
+#define MAX_SETS 8
+static struct { int used, delivered; unsigned int devices; } sets[MAX_SETS]; /* a handle is the address of one */
+
+static int set_of(nvmlEventSet_t set)
+{
+    for (int i = 0; i < MAX_SETS; i++) {
+        void *slot = &sets[i];
+        if (sets[i].used && !memcmp(&slot, &set, sizeof slot))
+            return i;
+    }
+    return -1;
+}
+
+/* the event after the first `skip` ones; how many there are */
+static int reported(int skip, int *dev, unsigned long long *xid)
+{
+    char v[VALUE], *item, *save = NULL;
+    int n = 0;
+
+    if (lookup("events", v, sizeof v) <= 0)
+        return 0;
+    for (item = strtok_r(v, ",", &save); item; item = strtok_r(NULL, ",", &save), n++)
+        if (n == skip)
+            sscanf(item, "%d:%llu", dev, xid);
+    return n;
+}
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+    int dev = 0;
+    unsigned long long xid = 0;
+
+    ENTER("nvmlEventSetCreate");
+    for (int i = 0; set && i < MAX_SETS; i++)
+        if (!sets[i].used) {
+            void *slot = &sets[i];
+            sets[i].used = 1;
+            sets[i].devices = 0;
+            sets[i].delivered = reported(-1, &dev, &xid);
+            memcpy(set, &slot, sizeof slot);
+            return NVML_SUCCESS;
+        }
+    return NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+    ENTER("nvmlEventSetFree");
+    if (set_of(set) < 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    sets[set_of(set)].used = 0;
+    return NVML_SUCCESS;
+}
+
+NUMBER_GETTER(nvmlDeviceGetSupportedEventTypes, "event_types", unsigned long long)
+
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
+{
+    unsigned long long offered = 0;
+
+    ENTER_DEVICE("nvmlDeviceRegisterEvents", set_of(set) >= 0);
+    if (number(dev, "event_types", &offered) || types & ~offered)
+        return NVML_ERROR_NOT_SUPPORTED;
+    sets[set_of(set)].devices |= 1u << dev;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t next_event(nvmlEventSet_t set, nvmlDevice_t *device, unsigned long long *type, unsigned long long *data)
+{
+    int i = set_of(set), dev = 0;
+
+    if (i < 0 || !device)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    while (sets[i].delivered < reported(sets[i].delivered, &dev, data)) {
+        sets[i].delivered++;
+        if (sets[i].devices & 1u << dev) {
+            *type = nvmlEventTypeXidCriticalError;
+            return handle(dev, device);
+        }
+    }
+    return NVML_ERROR_TIMEOUT; /* at once, whatever time was allowed */
+}
+
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *e, unsigned int timeout_ms)
+{
+    (void)timeout_ms;
+    ENTER("nvmlEventSetWait_v2");
+    if (e)
+        e->gpuInstanceId = e->computeInstanceId = 0xFFFFFFFFu;
+    return e ? next_event(set, &e->device, &e->eventType, &e->eventData) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *e, unsigned int timeout_ms) /* the last two members untouched */
+{
+    (void)timeout_ms;
+    ENTER("nvmlEventSetWait");
+    return e ? next_event(set, &e->device, &e->eventType, &e->eventData) : NVML_ERROR_INVALID_ARGUMENT;
+}

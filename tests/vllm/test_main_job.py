@@ -15,6 +15,7 @@ import pytest
 from vllm_bed import Bed, Json, VllmServer, batch_load, chat_probe, say, started_at, wait_for
 
 # The time-outs hold for the tests alone: the first one also waits for an install or a start, which have limits of their own.
+# All are several times what a machine of two idle cores needs: one that is busy with something else should be slow, not wrong.
 pytestmark = pytest.mark.vllm
 
 CAP_MS = 800.0
@@ -36,7 +37,7 @@ def summaries(bed: Bed, traffic_class: str) -> dict[str, Json]:
     return {row["phase"]: row for row in rows if row["class"] == traffic_class}
 
 
-@pytest.mark.timeout(150, func_only=True)
+@pytest.mark.timeout(240, func_only=True)
 def test_the_twelve_sure_prompts_are_answered_right(bed: Bed, server: VllmServer, sure: Sequence[tuple[str, str]]) -> None:
     assert len(sure) == 12
     probes = {
@@ -51,7 +52,7 @@ def test_the_twelve_sure_prompts_are_answered_right(bed: Bed, server: VllmServer
         counts = [sum(row["probe"] == probe for row in rows) for probe in probes]
         return rows if min(counts) >= 2 else None
 
-    rows = wait_for("two answers to each of twelve prompts", every_probe_twice, 120.0, bed.canary.state_of_things)
+    rows = wait_for("two answers to each of twelve prompts", every_probe_twice, 200.0, bed.canary.state_of_things)
     wrong = [row for row in rows if (row["outcome"], row["verdict"]) != ("ok", "pass")]
     assert not wrong, f"{len(wrong)} of {len(rows)} samples are not right answers: {wrong[:2]}"
     say(f"{len(rows)} right answers")
@@ -75,7 +76,7 @@ def test_the_first_answer_with_log_probabilities_is_slow_and_stands_apart_as_col
     assert warm_p95_ms < cold["ttft_ms"] / 2, "the cold answer is averaged into no other phase"
 
 
-@pytest.mark.timeout(240, func_only=True)
+@pytest.mark.timeout(420, func_only=True)
 def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one_the_true_wait(bed: Bed, server: VllmServer) -> None:
     bed.watch(chat_probes())
     before = bed.canary.wait_for_samples("quiet answers of chat-short", 3, 30.0, probe="chat-short", outcome="ok")
@@ -91,7 +92,7 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
             rows = bed.canary.samples(quiet, probe="chat-truewait")
             return next((row for row in rows if row["outcome"] != "ok" or row["ttft_ms"] > 10 * CAP_MS), None)
 
-        waited = wait_for("the uncapped probe's answer", true_wait, 180.0, bed.canary.state_of_things)
+        waited = wait_for("the uncapped probe's answer", true_wait, 300.0, bed.canary.state_of_things)
         load.wait(120.0)
     capped = bed.canary.samples(quiet, probe="chat-short", outcome="queue_cap")
     bed.figures["true wait behind the batch job"] = f"{waited['ttft_ms']:.0f} ms, queue {waited['queue_ms']:.0f} ms"
@@ -111,7 +112,7 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
     assert re.search(r"> 8\d\d\b", bed.canary.run("summary")), "a person reads that it is beyond the cap"
 
 
-@pytest.mark.timeout(150, func_only=True)
+@pytest.mark.timeout(300, func_only=True)
 def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(bed: Bed, server: VllmServer) -> None:
     canary = bed.canary
     daemon = canary.daemon
@@ -154,7 +155,7 @@ def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(be
         assert accounted >= due - 2, f"{probe}: {due:.0f} runs were due, {accounted} are accounted for"
 
 
-@pytest.mark.timeout(120, func_only=True)
+@pytest.mark.timeout(240, func_only=True)
 def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(bed: Bed, server: VllmServer) -> None:
     canary = bed.canary
     long_stream = {
@@ -166,18 +167,17 @@ def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(bed: Bed, serve
         "sampling": {"ignore_eos": True, "min_tokens": 500},
     }
     bed.watch({"decode-long": long_stream})
-    usual = canary.wait_for_samples("two long streams", 2, 60.0, probe="decode-long", outcome="ok")[-1]
+    usual = canary.wait_for_samples("two long streams", 2, 90.0, probe="decode-long", outcome="ok")[-1]
     bed.figures["long stream"] = f"{usual['completion_tokens']} tokens in {usual['e2e_ms']:.0f} ms, {usual['decode_tok_s']:.0f} tok/s"
     assert usual["completion_tokens"] == 500
-    last = canary.last_id()
-    canary.wait_for_samples("the next one's end", 1, 30.0, after=last, probe="decode-long")
-    wait_for("a stream in flight", lambda: server.requests_running() >= 1, 30.0, canary.state_of_things)
-    time.sleep(0.5)  # well into the stream: it takes 2 to 5 s
+    canary.wait_for_samples("the end of another one", 1, 60.0, after=usual["id"], probe="decode-long")
+    before = server.tokens_generated()  # between two streams, or early in the next; 50 tokens on, it has most of its 500 to go
+    wait_for("a stream in flight", lambda: server.tokens_generated() >= before + 50, 60.0, canary.state_of_things)
     killed = canary.last_id()
     server.kill_engine()
     say("the engine is killed")
 
-    row = canary.wait_for_samples("the end of the stream", 1, 30.0, after=killed, probe="decode-long")[0]
+    row = canary.wait_for_samples("the end of the stream", 1, 60.0, after=killed, probe="decode-long")[0]
     bed.figures["kill"] = f"{row['outcome']} after {row['e2e_ms'] or 0:.0f} ms"
     assert row["outcome"] in {"stream_error", "truncated"}
     assert row["ttft_ms"] is not None, "what was measured before the error is kept"

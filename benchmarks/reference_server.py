@@ -1,0 +1,155 @@
+"""A server with known true times, to measure how well a client observes a token stream. Standard library only.
+
+    python benchmarks/reference_server.py --truth truth.jsonl [--port 8001] [--eos]
+
+It speaks as much of vLLM's API as a canary or a load generator needs. The role chunk leaves `--role` seconds after the request's
+head was read, the first token after `--ttft`, then one token every `--itl`. With `--eos` the last token is an end-of-text stop:
+counted by usage, its chunk empty, as a real vLLM sends it. The true times of each answer are appended to the truth file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+Json = dict[str, Any]
+
+#: A timer of the event loop may come this late; the rest of the wait is spent looking at the clock.
+SPIN_S = 0.0002
+PLAIN_PAGE = '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="ref"} 0\n'
+CARD = {"id": "ref", "object": "model", "root": "ref", "max_model_len": 4096, "created": 1, "owned_by": "vllm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When what is sent, in seconds after the request. `role_s` None: no role chunk."""
+
+    role_s: float | None
+    ttft_s: float
+    itl_s: float
+    tokens: int
+    eos: bool
+
+
+class ReferenceServer:
+    """Answers every completion at the same times, and writes down when each token really left."""
+
+    def __init__(self, times: Times, truth: TextIO, page: str = PLAIN_PAGE) -> None:
+        self._times, self._truth, self._page = times, truth, page
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until its client leaves."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                arrived_s = time.perf_counter()
+                first, *lines = head.decode("latin-1").split("\r\n")
+                headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                await self._route(first.split()[1], headers, body, writer, arrived_s)
+                await writer.drain()
+        writer.close()
+
+    async def _route(self, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter, arrived_s: float) -> None:
+        if "completions" in path:
+            await _Answer(writer, json.loads(body), "chat" in path).send(self._times, arrived_s, headers.get("x-request-id"), self._truth)
+        elif path.startswith("/v1/models"):
+            _whole(writer, {"object": "list", "data": [CARD]})
+        elif path.startswith("/version"):
+            _whole(writer, {"version": "0.32.0"})
+        elif path.startswith("/health"):
+            _whole(writer, {})
+        elif path.startswith("/metrics"):
+            _whole(writer, self._page)
+        else:
+            _whole(writer, {"detail": "Not Found"}, status=404)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One streamed completion."""
+
+    writer: asyncio.StreamWriter
+    request: Json
+    chat: bool
+
+    async def send(self, times: Times, arrived_s: float, request_id: str | None, truth: TextIO) -> None:
+        """Everything up to the last byte, then the line in the truth file."""
+        count = min(times.tokens, int(self.request.get("max_tokens") or self.request.get("max_completion_tokens") or times.tokens))
+        self.writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        if self.chat and times.role_s is not None:
+            await _until(arrived_s + times.role_s)
+            self._event(self._chunk({"role": "assistant", "content": ""}))
+        left_s: list[float] = []
+        for index in range(count):
+            await _until(arrived_s + times.ttft_s + times.itl_s * index)
+            last = index == count - 1
+            finish = ("stop" if times.eos else "length") if last else None
+            self._event(self._chunk({"content": "" if last and times.eos else " tok"}, finish))
+            left_s.append(time.perf_counter() - arrived_s)
+        if (self.request.get("stream_options") or {}).get("include_usage"):
+            usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
+            self._event(self._body([]) | {"usage": usage})
+        self._event("[DONE]")
+        self.writer.write(b"0\r\n\r\n")
+        await self.writer.drain()
+        truth.write(json.dumps({"id": request_id, "ttft": left_s[0], "last": left_s[-1], "n": count}) + "\n")
+        truth.flush()
+
+    def _event(self, data: Json | str) -> None:
+        """One server-sent event in an HTTP chunk of its own; an idle socket takes it at once, without the loop."""
+        event = f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
+        self.writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def _chunk(self, delta: Json, finish: str | None = None) -> Json:
+        said: Json = {"delta": delta} if self.chat else {"text": delta.get("content", "")}
+        return self._body([{"index": 0, "finish_reason": finish, "logprobs": None, **said}])
+
+    def _body(self, choices: list[Json]) -> Json:
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        return {"id": "x", "object": kind, "created": 1, "model": "ref", "choices": choices}
+
+
+async def _until(moment_s: float) -> None:
+    await asyncio.sleep(max(0.0, moment_s - time.perf_counter() - SPIN_S))
+    while time.perf_counter() < moment_s:
+        pass
+
+
+def _whole(writer: asyncio.StreamWriter, answer: Json | str, status: int = 200) -> None:
+    body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+    kind = "text/plain" if isinstance(answer, str) else "application/json"
+    writer.write(f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+
+
+async def main() -> None:
+    """Serve until killed. The first line printed is the address."""
+    parser = argparse.ArgumentParser(description="a server with known true times")
+    parser.add_argument("--truth", type=Path, required=True, help="where the true times go, one JSON object an answer")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--role", type=float, default=0.05, help="seconds to the empty role chunk; negative: none")
+    parser.add_argument("--ttft", type=float, default=0.15, help="seconds to the first token")
+    parser.add_argument("--itl", type=float, default=0.02, help="seconds between tokens")
+    parser.add_argument("--tokens", type=int, default=50, help="tokens of an answer")
+    parser.add_argument("--eos", action="store_true", help="the last token is an end-of-text stop with an empty chunk")
+    parser.add_argument("--page", type=Path, help="what /metrics answers; default: one gauge")
+    o = parser.parse_args()
+    times = Times(o.role if o.role >= 0 else None, o.ttft, o.itl, o.tokens, o.eos)
+    with o.truth.open("a") as truth:
+        reference = ReferenceServer(times, truth, o.page.read_text() if o.page else PLAIN_PAGE)
+        server = await asyncio.start_server(reference.connected, "127.0.0.1", o.port)
+        print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+        async with server:
+            await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,110 @@
+"""An answer against its pin: the same, a near tie, or another answer. Pure.
+
+Greedy output is not stable under load, across cache states or versions (vLLM: docs/features/batch_invariance; #5898, #40896). So a pin holds
+a set of accepted answers with the log-probabilities of their tokens, and a difference is judged where it begins: when the pinned token was
+still among the likeliest there, and the gap is no more than this pin's own noise, the two answers are a near tie and not a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from statistics import fmean
+
+from monitor.judge.conditions import shown
+from monitor.model import ObservedAnswer, Pin, PinnedOutput, Verdict
+
+#: Below this gap two tokens are a tie on any hardware: bf16 logits were seen to wander by some hundredths of a nat with the batch.
+LEAST_TIE_NAT = 0.1
+#: A gap within this many standard deviations of the pin's own noise is the pin's own noise.
+TIE_SIGMAS = 6.0
+REPEATED_TOKENS = 16
+REPLACEMENT_RUN = "\ufffd" * 3
+
+
+@dataclass(frozen=True, slots=True)
+class PinJudgement:
+    """The verdict with its reason; where the answer parts from the pin (token index), and how much likelier or unlikelier it became."""
+
+    verdict: Verdict
+    reason: str | None = None
+    first_divergence: int | None = None
+    logprob_shift: float | None = None  # mean over the tokens in common, nat: now minus pinned
+
+
+def judge_pinned(pin: Pin, observed: ObservedAnswer) -> PinJudgement:
+    """Compare with every accepted answer of the pin; the closest one counts."""
+    broken = broken_text(observed)
+    if broken is not None:
+        return PinJudgement(Verdict.FAIL, broken)
+    if pin.prompt_tokens is not None and observed.prompt_tokens is not None and pin.prompt_tokens != observed.prompt_tokens:
+        reason = f"prompt is {observed.prompt_tokens} tokens, was {pin.prompt_tokens}: chat template or tokenizer changed"
+        return PinJudgement(Verdict.FAIL, reason)
+    if not observed.tokens:
+        return _by_text(pin, observed)
+    closest = max(pin.outputs, key=lambda output: _common(output, observed))
+    common = _common(closest, observed)
+    shift = _shift(closest, observed, common)
+    if common == len(closest.tokens) == len(observed.tokens):
+        if closest.finish_reason != observed.finish_reason:
+            reason = f"finish_reason is {observed.finish_reason}, pinned is {closest.finish_reason}"
+            return PinJudgement(Verdict.FAIL, reason, logprob_shift=shift)
+        return PinJudgement(Verdict.PASS, logprob_shift=shift)
+    return _parted(pin, closest, observed, common, shift)
+
+
+def broken_text(observed: ObservedAnswer) -> str | None:
+    """What is a failure whatever the pin says: nothing, one token for ever, or characters that are none."""
+    if not observed.text.strip():
+        return "the answer is empty"
+    tail = [token.token for token in observed.tokens[-REPEATED_TOKENS:]]
+    if len(tail) == REPEATED_TOKENS and len(set(tail)) == 1:
+        return f"one token is repeated: {tail[0]!r}"
+    if REPLACEMENT_RUN in observed.text:
+        return "the answer holds runs of U+FFFD: bytes that are no text"
+    return None
+
+
+def _by_text(pin: Pin, observed: ObservedAnswer) -> PinJudgement:
+    """Without tokens only the whole text can be compared, and a near tie cannot be told from another answer."""
+    if any(output.text == observed.text for output in pin.outputs):
+        return PinJudgement(Verdict.PASS)
+    return PinJudgement(Verdict.FAIL, f"expected {shown(pin.outputs[0].text)}, got {shown(observed.text)}")
+
+
+def _common(output: PinnedOutput, observed: ObservedAnswer) -> int:
+    """How many tokens are the same from the beginning."""
+    if output.token_ids and observed.token_ids:
+        pairs: Sequence[tuple[object, object]] = list(zip(output.token_ids, observed.token_ids, strict=False))
+    else:
+        pairs = list(zip(output.tokens, [t.token for t in observed.tokens], strict=False))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _shift(output: PinnedOutput, observed: ObservedAnswer, common: int) -> float | None:
+    pairs = zip(output.logprobs[:common], observed.tokens[:common], strict=False)
+    moved = [now.logprob - then for then, now in pairs if then is not None and now.logprob is not None]
+    return fmean(moved) if moved else None
+
+
+def tie_gap_nat(pin: Pin) -> float:
+    """How far apart two tokens may be and still be a tie for this pin."""
+    return max(LEAST_TIE_NAT, TIE_SIGMAS * (pin.noise_nat or 0.0))
+
+
+def _parted(pin: Pin, closest: PinnedOutput, observed: ObservedAnswer, index: int, shift: float | None) -> PinJudgement:
+    expected = closest.tokens[index] if index < len(closest.tokens) else None
+    got = observed.tokens[index] if index < len(observed.tokens) else None
+    where = f"token {index + 1}"
+    if expected is None or got is None:
+        longer = "goes on after" if expected is None else "ends before"
+        return PinJudgement(Verdict.FAIL, f"the answer {longer} the pinned one ({where}): {shown(observed.text)}", index, shift)
+    words = f"expected {expected!r}, got {got.token!r} at {where}"
+    alternative = got.top.get(expected)
+    if alternative is None or got.logprob is None:
+        return PinJudgement(Verdict.FAIL, f"{words}; the pinned token is not among the likeliest any more", index, shift)
+    gap = got.logprob - alternative
+    if gap <= tie_gap_nat(pin):
+        return PinJudgement(Verdict.NEAR_TIE, f"{words}, {gap:.3f} nat apart: a near tie", index, shift)
+    return PinJudgement(Verdict.FAIL, f"{words}, {gap:.2f} nat apart", index, shift)

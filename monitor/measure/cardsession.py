@@ -1,0 +1,90 @@
+"""What a watch reads cards from: the contract that NVML (nvml.py) and a DCGM exporter's page (dcgm.py) both keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from monitor.model import CardFault, GpuEvent, GpuReading
+
+
+class CardLostError(Exception):
+    """A card's handle is dead: close, open again after a pause, and look for the card by its UUID. `reason` is for a person."""
+
+    def __init__(self, uuid: str, reason: str, fault: CardFault = CardFault.UNREADABLE) -> None:
+        super().__init__(f"{uuid}: {reason}")
+        self.uuid = uuid
+        self.reason = reason
+        self.fault = fault
+
+
+class CardsUnavailableError(Exception):
+    """No session can be had; `reason` is for a person. Kind `absent`: there is no NVIDIA driver, or no card, here.
+
+    `unreadable` has the cards that are counted and cannot be listed, where that is why.
+    """
+
+    def __init__(
+        self, reason: str, kind: Literal["absent", "mismatch", "error"], unreadable: Mapping[str, CardLostError] | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.kind = kind
+        self.unreadable = dict(unreadable or {})
+
+
+@dataclass(frozen=True, slots=True)
+class CardIdentity:
+    """What stays the same of a card until someone changes it; None = not offered."""
+
+    uuid: str
+    name: str | None = None
+    power_limit_w: float | None = None  # enforced: after every limiter, also out-of-band ones
+    power_limit_requested_w: float | None = None
+    max_sm_clock_mhz: int | None = None
+    max_mem_clock_mhz: int | None = None
+    ecc: bool | None = None  # current mode
+    mig: bool | None = None  # current mode
+    vram_total_mib: float | None = None
+    processes: tuple[tuple[int, float | None], ...] | None = None  # compute: host pid, MiB used (None = hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class CardsIdentity:
+    """Versions and cards of one source; CUDA as people write it, for example 13.0."""
+
+    driver_version: str | None
+    cuda_driver_version: str | None
+    cards: tuple[CardIdentity, ...]
+
+
+class CardSession(Protocol):
+    """An open source of readings. Opening raises CardsUnavailableError, reading CardLostError."""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The cards there are."""
+        ...
+
+    @property
+    def unreadable(self) -> Mapping[str, CardLostError]:
+        """Cards that are counted but cannot be listed: "card 1" -> why."""
+        ...
+
+    def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
+        """Look at one card now."""
+        ...
+
+    def events(self, at: datetime) -> Sequence[GpuEvent]:
+        """Faults reported since the last call, taken up at `at`; never raises."""
+        ...
+
+    def identity(self) -> CardsIdentity:
+        """Versions and cards."""
+        ...
+
+    def close(self) -> None:
+        """End; never raises."""
+        ...

@@ -1,0 +1,146 @@
+"""A history for tests: made by the migrations, filled through the functions that the daemon uses."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, text
+
+from monitor.alert import incidents
+from monitor.model import Finding, Incident, Kind, Outcome, Phase, Probe, Sample, Severity, Verdict
+from monitor.store import record
+from monitor.store.database import open_writer
+
+T = TypeVar("T")
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def a_probe(name: str = "sky", **changes: Any) -> Probe:
+    """A short chat probe, once a minute."""
+    values: dict[str, Any] = {
+        "name": name,
+        "traffic_class": "chat",
+        "endpoint": "chat",
+        "messages": ({"role": "user", "content": "Is the sky blue? Answer yes or no."},),
+        "prompt": None,
+        "max_tokens": 8,
+        "sampling": {"temperature": 0.0, "seed": 0},
+        "every_s": 60.0,
+        "cron": None,
+        "max_wait_s": 2.0,
+        "timeout_s": 30.0,
+        "revision": "first",
+    }
+    return Probe(**values | changes)
+
+
+def a_sample(**changes: Any) -> Sample:
+    """A good warm answer of `sky` on `local` at noon."""
+    values: dict[str, Any] = {
+        "target": "local",
+        "probe": "sky",
+        "traffic_class": "chat",
+        "started_at": NOON,
+        "phase": Phase.WARM,
+        "outcome": Outcome.OK,
+        "verdict": Verdict.PASS,
+        "ttft_ms": 40.0,
+        "e2e_ms": 90.0,
+        "output": "Yes",
+    }
+    return Sample(**values | changes)
+
+
+def a_finding(**changes: Any) -> Finding:
+    """A server that does not answer."""
+    values: dict[str, Any] = {
+        "kind": Kind.SERVER_DOWN,
+        "target": "local",
+        "subject": "local",
+        "severity": Severity.PAGE,
+        "summary": "local does not answer",
+        "since": NOON,
+    }
+    return Finding(**values | changes)
+
+
+@cache
+def _empty() -> bytes:
+    """A new history as a file: the migrations run once for all tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history.db"
+        open_writer(str(path)).dispose()
+        return path.read_bytes()
+
+
+class History:
+    """A database file and short ways to put something into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = str(path)
+        path.write_bytes(_empty())
+        self.engine = open_writer(self.database)
+
+    def close(self) -> None:
+        """As after the end of a daemon: nobody has it open."""
+        self.engine.dispose()
+
+    def do(self, work: Callable[[Connection], T]) -> T:
+        """One transaction."""
+        with self.engine.begin() as connection:
+            return work(connection)
+
+    def rows(self, query: str, **values: Any) -> list[dict[str, Any]]:
+        """What a query says."""
+        with self.engine.connect() as connection:
+            return [dict(row) for row in connection.execute(text(query), values).mappings()]
+
+    def target(self, name: str = "local", at: datetime = NOON, schedule: dict[str, float | None] | None = None) -> int:
+        """A watched server."""
+
+        def work(connection: Connection) -> int:
+            target_id = record.ensure_target(connection, name, "http://127.0.0.1:8000", at)
+            if schedule is not None:
+                record.note_schedule(connection, target_id, schedule)
+            return target_id
+
+        return self.do(work)
+
+    def sample(self, detail: str | None = None, **changes: Any) -> int:
+        """One sample, with the target and the probe it names; returns its id."""
+        return self.samples([a_sample(**changes)], detail)[0]
+
+    def samples(self, samples: Sequence[Sample], detail: str | None = None) -> list[int]:
+        """Many samples in one transaction."""
+
+        def work(connection: Connection) -> list[int]:
+            ids = []
+            for sample in samples:
+                target_id = record.ensure_target(connection, sample.target, "http://127.0.0.1:8000", sample.started_at)
+                probe = a_probe(sample.probe, traffic_class=sample.traffic_class)
+                revision_id = record.ensure_revision(connection, probe, sample.started_at)
+                ids.append(
+                    record.insert_sample(
+                        connection,
+                        replace(sample, fingerprint=None),
+                        target_id=target_id,
+                        revision_id=revision_id,
+                        process_start_id=None,
+                        fingerprint_id=None,
+                        detail=detail,
+                    )
+                )
+            return ids
+
+        return self.do(work)
+
+    def incident(self, now: datetime = NOON, channels: Sequence[str] = (), **changes: Any) -> Incident:
+        """An open incident."""
+        return self.do(lambda connection: incidents.report(connection, a_finding(**changes), now, channels))

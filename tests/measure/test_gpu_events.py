@@ -1,0 +1,321 @@
+"""Faults that the driver reports: through NVML's event set, and through an exporter's gauge."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from nvml import CARD_A, CARD_B, StubNvml, card
+
+from monitor.measure.cardsession import CardLostError
+from monitor.measure.dcgm import DcgmSession
+from monitor.measure.gpu import GpuWatch, Timing
+from monitor.measure.nvml import Nvml
+from monitor.model import CardFault, GpuEvent
+
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=10)
+
+
+def opened() -> Nvml:
+    session = Nvml()
+    session.open()
+    return session
+
+
+@pytest.fixture
+def session(nvml: StubNvml) -> Iterator[Nvml]:
+    nvml.set({"device_count": 2}, card(1, CARD_B))
+    made = opened()
+    yield made
+    made.close()
+
+
+# ---- NVML ----
+
+
+def test_each_event_arrives_once_in_order_with_its_card(nvml: StubNvml, session: Nvml) -> None:
+    assert session.events(NOON) == []
+    nvml.report(1, 79)
+    nvml.report(0, 31)
+    nvml.report(0, 31)  # the same once more is one more
+    assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 79), GpuEvent(CARD_A, NOON, 31), GpuEvent(CARD_A, NOON, 31)]
+    assert session.events(NOON) == []
+
+
+def test_what_happened_before_the_session_opened_is_not_told_as_new(nvml: StubNvml) -> None:
+    nvml.report(0, 79)
+    session = opened()
+    assert session.events(NOON) == []
+    session.close()
+
+
+def test_asking_for_events_does_not_wait_for_one(session: Nvml) -> None:
+    began = time.monotonic()
+    session.events(NOON)
+    assert time.monotonic() - began < 0.2
+
+
+def test_a_card_that_offers_no_events_is_read_all_the_same(nvml: StubNvml) -> None:
+    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.event_types": 0})
+    session = opened()
+    nvml.report(0, 79)
+    nvml.report(1, 48)
+    assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 48)]
+    assert session.read(CARD_A, NOON, 7).temp_c == 61.0
+    assert (session.support(CARD_A)["events"], session.support(CARD_B)["events"]) == ("NotSupported", "ok")
+    session.close()
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 13, 15, 999])
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlEventSetFree"],
+)
+def test_whatever_fails_about_events_costs_nothing_but_the_events(nvml: StubNvml, function: str, code: int) -> None:
+    nvml.set({f"fail.{function}": code, "fail.nvmlEventSetWait": code})
+    session = opened()
+    nvml.report(0, 79)
+    assert session.events(NOON) == ([GpuEvent(CARD_A, NOON, 79)] if function == "nvmlEventSetFree" else [])
+    assert session.read(CARD_A, NOON, 7).temp_c == 61.0
+    session.close()
+
+
+def test_an_older_driver_is_asked_by_the_first_version_of_the_call(nvml: StubNvml, session: Nvml) -> None:
+    nvml.set({"fail.nvmlEventSetWait_v2": 13})
+    nvml.report(1, 79)
+    assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 79)]
+
+
+def test_a_driver_without_either_version_has_no_events(nvml: StubNvml, session: Nvml) -> None:
+    nvml.set({"fail.nvmlEventSetWait_v2": 13, "fail.nvmlEventSetWait": 13})
+    nvml.report(1, 79)
+    assert session.events(NOON) == []
+
+
+def test_the_set_is_given_back_when_the_session_closes(nvml: StubNvml) -> None:
+    for _ in range(20):  # the stub has eight
+        session = opened()
+        assert session.support(CARD_A)["events"] == "ok"
+        session.close()
+
+
+# ---- the watch ----
+
+
+async def until(what: Callable[[], object], timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def told() -> list[GpuEvent]:
+    return []
+
+
+@pytest.fixture
+def watch(nvml: StubNvml, told: list[GpuEvent]) -> Iterator[GpuWatch]:
+    nvml.set({"device_count": 2}, card(1, CARD_B))
+    watch = GpuWatch([CARD_A], 0.01, on_event=told.append, timing=QUICK)
+    watch.start()
+    yield watch
+    watch.stop()
+
+
+async def test_an_event_of_a_watched_card_is_handed_on(nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]) -> None:
+    await until(lambda: watch.state().status == "ok")
+    before = datetime.now(UTC)
+    nvml.report(1, 48)  # of a card that is not watched
+    nvml.report(0, 79)
+    await until(lambda: told)
+    assert [(event.uuid, event.xid) for event in told] == [(CARD_A, 79)]
+    assert before <= told[0].at <= datetime.now(UTC)
+
+
+async def test_the_fault_that_took_the_card_down_is_not_lost_with_it(nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]) -> None:
+    await until(lambda: watch.state().status == "ok")
+    nvml.set({"gpu0.lost": 1, "events": "0:79"})
+    await until(lambda: watch.state().status == "blind")
+    await until(lambda: told)
+    assert told[0].xid == 79
+
+
+async def test_a_store_that_refuses_an_event_does_not_end_the_watch(nvml: StubNvml, caplog: pytest.LogCaptureFixture) -> None:
+    refused: list[int] = []
+
+    def refuse(event: GpuEvent) -> None:
+        refused.append(event.xid)
+        raise OSError("disk full")
+
+    watch = GpuWatch("auto", 0.01, on_event=refuse, timing=QUICK)
+    watch.start()
+    with caplog.at_level(logging.ERROR):
+        await until(lambda: watch.state().status == "ok")
+        nvml.report(0, 31)
+        await until(lambda: refused)
+        nvml.report(0, 43)
+        await until(lambda: len(refused) == 2)
+    watch.stop()
+    assert "disk full" in caplog.text
+
+
+# ---- what is blind ----
+
+
+async def test_the_state_names_each_card_that_is_lost_with_the_fault(nvml: StubNvml, watch: GpuWatch) -> None:
+    await until(lambda: watch.state().status == "ok")
+    assert (watch.state().troubles, watch.answering()) == ({}, {CARD_A})
+    nvml.set({"gpu0.fail.*": 16})
+    await until(lambda: watch.state().troubles)
+    assert watch.state().troubles[CARD_A].fault is CardFault.RESET
+    assert watch.answering() == frozenset()
+
+
+async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_had(nvml: StubNvml) -> None:
+    watch = GpuWatch("auto", 0.01, timing=QUICK)
+    watch.start()
+    await until(lambda: watch.state().status == "ok")
+    nvml.set({"gpu0.lost": 1})
+    await until(lambda: "none can be read" in (watch.state().reason or ""))
+    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {CARD_A: CardFault.LOST}
+    since = watch.state().troubles[CARD_A].since
+    nvml.set({"fail.nvmlInitWithFlags": 9})  # somebody unloads the driver to mend it
+    await until(lambda: "modprobe" in (watch.state().reason or ""))
+    assert watch.state().troubles[CARD_A].fault is CardFault.LOST
+    assert watch.state().troubles[CARD_A].since == since
+    nvml.drop("fail.", "gpu0.lost")
+    await until(lambda: watch.state().status == "ok")
+    assert (watch.state().troubles, watch.answering()) == ({}, {CARD_A})
+    watch.stop()
+
+
+async def test_a_card_that_is_shown_no_more_is_lost_and_one_that_never_was_there_is_missing(nvml: StubNvml) -> None:
+    nvml.set({"device_count": 2}, card(1, CARD_B))
+    watch = GpuWatch([CARD_A, CARD_B, "GPU-typo"], 0.01, timing=QUICK)
+    watch.start()
+    await until(lambda: watch.answering() == {CARD_A, CARD_B})
+    nvml.set({"device_count": 1})
+    nvml.set({"gpu0.fail.*": 1})  # so that the cards are listed anew
+    await until(lambda: CARD_A in (watch.state().reason or ""))
+    nvml.drop("gpu0.fail")
+    await until(lambda: watch.answering() == {CARD_A})
+    faults = {card: trouble.fault for card, trouble in watch.state().troubles.items()}
+    assert faults == {CARD_B: CardFault.LOST, "GPU-typo": CardFault.MISSING}
+    watch.stop()
+
+
+async def test_a_card_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_named_by_its_place(nvml: StubNvml) -> None:
+    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
+    watch = GpuWatch("auto", 0.01, timing=QUICK)
+    watch.start()
+    await until(lambda: watch.answering() == {CARD_B})
+    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {"card 0": CardFault.LOST}
+    watch.stop()
+
+
+async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(nvml: StubNvml) -> None:
+    watch = GpuWatch("auto", timing=QUICK)
+    assert (watch.state().status, watch.state().troubles, watch.answering()) == ("blind", {}, frozenset())
+
+
+@pytest.mark.parametrize(("code", "fault"), [(18, CardFault.MISMATCH), (999, CardFault.SOURCE)])
+async def test_without_a_session_it_is_the_driver_that_is_blind(nvml: StubNvml, code: int, fault: CardFault) -> None:
+    nvml.set({"fail.nvmlInitWithFlags": code})
+    watch = GpuWatch("auto", 0.01, timing=QUICK)
+    watch.start()
+    await until(lambda: watch.state().troubles)
+    assert {subject: trouble.fault for subject, trouble in watch.state().troubles.items()} == {"driver": fault}
+    watch.stop()
+
+
+async def test_a_machine_without_a_driver_has_no_trouble(no_nvml: None) -> None:
+    watch = GpuWatch("auto", 0.01, timing=QUICK)
+    watch.start()
+    await until(lambda: watch.state().status == "absent")
+    assert watch.state().troubles == {}
+    watch.stop()
+
+
+async def test_while_a_call_hangs_no_card_answers(nvml: StubNvml, watch: GpuWatch) -> None:
+    await until(lambda: watch.state().status == "ok")
+    nvml.set({"hang.nvmlDeviceGetPowerUsage": 30})
+    await until(lambda: watch.state().troubles)
+    assert (watch.state().troubles["driver"].fault, watch.answering()) == (CardFault.SOURCE, frozenset())
+    nvml.drop("hang.")
+
+
+# ---- DCGM ----
+
+
+class Page:
+    """An exporter's page that shows the last XID of its cards; a session made anew knows what the last one saw."""
+
+    def __init__(self) -> None:
+        self.xids: dict[str, int | None] = {CARD_A: 0}
+        self.known: dict[str, int] = {}
+        self.now_s = 0.0
+        self.session = self.anew()
+
+    def anew(self) -> DcgmSession:
+        transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=self.text()))
+        session = DcgmSession("http://gpu-1:9400/metrics", httpx.Client(transport=transport), lambda: self.now_s, xids=self.known)
+        session.open()
+        return session
+
+    def text(self) -> str:
+        lines = ["# TYPE DCGM_FI_DEV_GPU_TEMP gauge", *(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{uuid}"}} 54' for uuid in self.xids)]
+        lines.append("# TYPE DCGM_FI_DEV_XID_ERRORS gauge")
+        lines += [f'DCGM_FI_DEV_XID_ERRORS{{UUID="{u}",err_code="{x}"}} {x}' for u, x in self.xids.items() if x is not None]
+        return "\n".join(lines) + "\n"
+
+    def look(self, xid: int | None) -> list[int]:
+        self.xids[CARD_A] = xid
+        self.now_s += 30
+        self.session.read(CARD_A, NOON, int(self.now_s * 1e9))
+        return [event.xid for event in self.session.events(NOON)]
+
+
+@pytest.fixture
+def page() -> Page:
+    return Page()
+
+
+def test_a_gauge_that_moves_to_another_code_is_an_event_and_one_that_stands_is_none(page: Page) -> None:
+    assert [page.look(x) for x in (0, 79, 79, 31, 0, 31)] == [[], [79], [], [31], [], [31]]
+
+
+def test_a_code_that_stands_when_the_watch_begins_is_of_an_unknown_time_and_no_event(page: Page) -> None:
+    page.xids[CARD_A] = 79
+    page.known.clear()
+    page.session = page.anew()
+    assert page.session.events(NOON) == []
+    assert page.look(79) == []
+    assert page.look(48) == [48]
+
+
+def test_a_code_that_came_while_the_exporter_was_away_is_an_event(page: Page) -> None:
+    page.look(0)
+    page.xids[CARD_A] = 79
+    page.session = page.anew()
+    assert [event.xid for event in page.session.events(NOON)] == [79]
+
+
+@pytest.mark.parametrize("blank", [None, 0x7FFFFFF0])
+def test_an_exporter_that_does_not_tell_a_code_has_no_events(page: Page, blank: int | None) -> None:
+    assert page.look(blank) == []
+    assert page.look(blank) == []
+
+
+def test_a_page_that_cannot_be_had_is_blind_as_a_whole(page: Page) -> None:
+    page.session.http = httpx.Client(transport=httpx.MockTransport(lambda _request: httpx.Response(503)))
+    page.now_s += 30
+    with pytest.raises(CardLostError) as caught:
+        page.session.read(CARD_A, NOON, 7)
+    assert caught.value.fault is CardFault.SOURCE

@@ -1,0 +1,170 @@
+"""What `check` finds out about a server before it is watched."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin import StandIn
+
+from monitor.measure import api
+from monitor.measure.answer import Answer
+from monitor.measure.preflight import Check, Preflight, is_buffered
+from monitor.measure.scrape import MetricsPage
+from monitor.measure.stream import client
+from monitor.model import Probe
+
+SKY = Probe(
+    name="sky",
+    traffic_class="chat",
+    endpoint="chat",
+    messages=({"role": "user", "content": "Is the sky blue? Answer yes or no."},),
+    prompt=None,
+    max_tokens=64,
+    sampling={"temperature": 0.0, "seed": 0},
+    every_s=60.0,
+    cron=None,
+    max_wait_s=5.0,
+    timeout_s=20.0,
+)
+
+
+@pytest.fixture
+async def preflight(standin: StandIn) -> AsyncIterator[Preflight]:
+    async with client(standin.url, None) as http:
+        yield Preflight("local", http, MetricsPage(http, f"{standin.url}/metrics", timeout_s=0.3), "tiny-canary")
+
+
+def found(preflight: Preflight, what: str) -> Check:
+    """The one finding about something."""
+    (check,) = [check for check in preflight.checks if check.name == f"local: {what}"]
+    return check
+
+
+def states(preflight: Preflight) -> dict[str, str]:
+    return {check.name.removeprefix("local: "): check.state for check in preflight.checks}
+
+
+async def test_a_good_server_is_told_with_version_model_and_context(preflight: Preflight) -> None:
+    await preflight.server(await api.models(preflight.http))
+    assert states(preflight) == {"server": "good", "model": "good"}
+    assert "vLLM 0.32.0" in found(preflight, "server").detail
+    assert found(preflight, "model").detail == "tiny-canary from models/tiny-canary, context 4096 tokens"
+    assert preflight.max_model_len == 4096
+
+
+async def test_a_model_that_is_not_served_is_told_with_those_that_are(preflight: Preflight) -> None:
+    preflight.model = "big"
+    await preflight.server(await api.models(preflight.http))
+    check = found(preflight, "model")
+    assert (check.state, check.mend) == ("bad", "set `model:` to one that it does: tiny-canary")
+    assert preflight.max_model_len is None
+
+
+async def test_a_whole_metrics_page_is_good(preflight: Preflight) -> None:
+    page = await preflight.metrics()
+    assert page.state == "ok"
+    assert states(preflight) == {"metrics page": "good"}
+
+
+@pytest.mark.parametrize(("status", "state"), [(404, "http_error"), ("garbage", "unreadable"), ("slow", "timeout")])
+async def test_a_metrics_page_that_does_not_come_is_bad_and_tells_what_stays_unknown(
+    standin: StandIn, preflight: Preflight, status: int | str, state: str
+) -> None:
+    standin.state.metrics_status = status
+    await preflight.metrics()
+    check = found(preflight, "metrics page")
+    assert (check.state, check.detail) == ("bad", f"could not be read ({state})")
+    assert "hangs stay unknown" in (check.mend or "")
+
+
+@pytest.mark.parametrize(
+    ("series", "figure"), [("vllm:iteration_tokens_total", "engine_steps"), ("vllm:request_queue_time_seconds", "queue_count")]
+)
+async def test_a_figure_that_the_page_lacks_is_named(standin: StandIn, preflight: Preflight, series: str, figure: str) -> None:
+    standin.state.hide_metrics = [series]
+    await preflight.metrics()
+    check = found(preflight, "metrics page")
+    assert (check.state, check.detail) == ("unknown", f"read, but without {figure}")
+
+
+async def test_a_start_that_is_not_told_is_unknown_and_not_bad(standin: StandIn, preflight: Preflight) -> None:
+    standin.state.hide_metrics = ["process_start_time_seconds"]
+    await preflight.metrics()
+    assert states(preflight) == {"metrics page": "good", "process start": "unknown"}
+
+
+async def test_a_sleeping_server_is_bad_with_the_way_to_wake_it(standin: StandIn, preflight: Preflight) -> None:
+    standin.state.sleeping = True
+    await preflight.metrics()
+    assert (found(preflight, "engine").state, found(preflight, "engine").mend) == ("bad", "wake it: POST /wake_up")
+
+
+async def test_a_probe_that_fits_is_told_with_its_length(preflight: Preflight, tmp_path: Path) -> None:
+    preflight.max_model_len = 4096
+    await preflight.probe_lengths([SKY], tmp_path)
+    length = preflight.lengths["sky"]
+    assert length > 8
+    assert found(preflight, "probe sky") == Check(
+        "local: probe sky", "good", f"{length} prompt and up to 64 answer tokens of 4096"
+    )
+    assert preflight.misfits == []
+
+
+async def test_a_probe_that_just_fits_is_good_and_one_token_more_is_bad(preflight: Preflight, tmp_path: Path) -> None:
+    length = await api.prompt_length(preflight.http, SKY, "tiny-canary")
+    preflight.max_model_len = length + 64
+    await preflight.probe_lengths([SKY, replace(SKY, name="longer", max_tokens=65)], tmp_path)
+    assert states(preflight) == {"probe sky": "good", "probe longer": "bad"}
+    assert len(preflight.misfits) == 1
+
+
+async def test_a_length_that_cannot_be_told_is_unknown(preflight: Preflight, tmp_path: Path) -> None:
+    preflight.model = "big"
+    await preflight.probe_lengths([SKY], tmp_path)
+    assert found(preflight, "probe sky").state == "unknown"
+    assert preflight.lengths == {}
+
+
+@pytest.mark.parametrize(("told", "state"), [(True, "good"), (False, "unknown")])
+async def test_one_short_answer_shows_what_the_server_tells_of_itself(
+    standin: StandIn, preflight: Preflight, told: bool, state: str
+) -> None:
+    standin.state.per_request_metrics = standin.state.prompt_tokens_details = told
+    await preflight.answer_details(SKY, await preflight.page.read())
+    assert states(preflight) == {"answer": "good", "per-request metrics": state, "cached tokens": state}
+    assert standin.state.requests[0]["max_tokens"] <= 16
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"http_status": 500}, "HTTP 500"),
+        ({"stream_fault": "html"}, "not an event stream"),
+        ({"sleeping": True}, "sleeps"),
+        ({"stream_fault": "empty"}, "no text"),
+    ],
+)
+async def test_an_answer_that_fails_is_bad_with_the_reason_and_ends_the_examination(
+    standin: StandIn, preflight: Preflight, state: dict[str, Any], told: str
+) -> None:
+    standin.set(state)
+    await preflight.answer_details(SKY, await preflight.page.read())
+    assert states(preflight) == {"answer": "bad"}
+    assert told in found(preflight, "answer").detail
+
+
+async def test_a_trial_has_the_patience_of_a_cold_start(standin: StandIn, preflight: Preflight) -> None:
+    standin.state.queue_s = 0.4
+    measured = await preflight.trial(replace(SKY, max_wait_s=0.1), await preflight.page.read())
+    assert measured.sample.outcome.value == "ok"
+
+
+def test_many_tokens_at_one_moment_have_been_held_back_on_the_way() -> None:
+    assert is_buffered(Answer(arrivals_ns=[5] * 16))
+    assert not is_buffered(Answer(arrivals_ns=[5] * 15 + [6]))
+    assert not is_buffered(Answer(arrivals_ns=[5]))
+    assert not is_buffered(Answer())

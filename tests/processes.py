@@ -1,0 +1,144 @@
+"""Programs of ours as child processes: the stand-in for a server, and the daemon with its periods shortened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+STANDIN = Path(__file__).parent / "standin.py"
+#: Runs the command line with some constants of ours set anew; one that is not there is an error and not ignored.
+SHORTENED = """
+import json, sys
+from importlib import import_module
+for name, value in json.loads(sys.argv[1]).items():
+    module, _, constant = name.rpartition(".")
+    assert hasattr(import_module(module), constant), name
+    setattr(import_module(module), constant, value)
+from monitor.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+PERIODS = {
+    "monitor.daemon.schedule.READING_EVERY_S": 0.5,
+    "monitor.daemon.service.JUDGE_EVERY_S": 0.3,
+    "monitor.daemon.service.CARDS_EVERY_S": 0.3,
+    "monitor.daemon.service.NVML_IDENTITY_EVERY_S": 0.5,
+    "monitor.daemon.service.DATABASE_RETRY_S": 0.3,
+    "monitor.daemon.identity.SECOND_LOOK_S": 0.2,
+}
+
+
+def wait_for(look: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+    """The first true answer of `look`."""
+    end = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.05)
+    return found
+
+
+def get(url: str) -> tuple[int, str]:
+    """Status and text of a page; an error status is an answer too."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without what steers our commands."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_CANARY", "XDG_", "NOTIFY_", "WATCHDOG_"))}
+    return kept | more
+
+
+class ChildStandIn:
+    """A stand-in in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._folder, self._arguments = folder, arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *more: str) -> None:
+        """Listen; after a stop on the same port."""
+        port_file = self._folder / "standin-port"
+        port_file.unlink(missing_ok=True)
+        command = [sys.executable, str(STANDIN), "--port", str(self.port), "--port-file", str(port_file), *self._arguments, *more]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        wait_for(port_file.exists, "the stand-in listens")
+        self.port = int(port_file.read_text())
+
+    def stop(self) -> None:
+        """Go away as a killed server does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def set(self, **fields: Any) -> None:
+        """Change its state."""
+        request = urllib.request.Request(f"{self.url}/-/control", json.dumps(fields).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            assert answer.status == 200
+
+    def restart(self, **fields: Any) -> None:
+        """Be another process of the server, with other settings."""
+        self.set(process_start=time.time(), **fields)
+
+
+class DaemonProcess:
+    """`vllm-canary run` with its periods shortened."""
+
+    def __init__(self, config: Path, environment: Mapping[str, str] | None = None, *options: str, **periods: float) -> None:
+        self.log_file = config.parent / "daemon.log"
+        self._config, self._options = config, options
+        self._environment = clean_environment(**(environment or {}))
+        self._periods = PERIODS | periods
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Run."""
+        command = [sys.executable, "-c", SHORTENED, json.dumps(self._periods), "run", "-c", str(self._config), *self._options]
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment, cwd=self._config.parent)
+
+    @property
+    def log(self) -> str:
+        """Everything that it has printed."""
+        return self.log_file.read_text()
+
+    @property
+    def web(self) -> str:
+        """Where its pages are."""
+        mark = "health and metrics on "
+        wait_for(lambda: mark in self.log, "the daemon says where its pages are")
+        return self.log.rsplit(mark, 1)[1].split("\n", 1)[0]
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()

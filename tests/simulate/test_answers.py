@@ -1,0 +1,143 @@
+"""The simulated model: sure answers, near ties, and what each variant of its weights changes."""
+
+from __future__ import annotations
+
+import json
+from math import exp
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, Prompt, Speech, Wish, chat_ids, prompt_of
+from monitor.simulate.phrases import SURE, WITHOUT_BOS
+
+CANARIES = json.loads((Path(__file__).parent.parent / "vllm/model/canaries.json").read_text())
+CERTAIN = {c["prompt"]: c["expected"][0] for c in CANARIES if len(c["expected"]) == 1}
+TIES = {c["prompt"]: c["expected"] for c in CANARIES if len(c["expected"]) > 1}
+
+
+def asked(question: str, variant: str = "healthy", template: str = "plain") -> Prompt:
+    return prompt_of(chat_ids([{"role": "user", "content": question}], template, variant))
+
+
+def said(question: str, variant: str = "healthy", batch: int = 1, wish: Wish = Wish(200)) -> Speech:
+    return LanguageModel(variant).speak(asked(question, variant), wish, batch)
+
+
+def text(speech: Speech) -> str:
+    return "".join(speech.texts)
+
+
+def shift(question: str, variant: str) -> float:
+    """Mean distance of the log-probabilities of the first five candidates from those of the healthy model, in nat."""
+    speech = said(question)
+    prompt = asked(question)
+    healthy, other = LanguageModel(), LanguageModel(variant)
+    gaps = []
+    for place, token in enumerate(speech.tokens):
+        before = {s.token: s.logprob for s in healthy.scores(prompt, place, token, 1)[:5]}
+        after = {s.token: s.logprob for s in other.scores(prompt, place, token, 1)}
+        gaps += [abs(before[t] - after[t]) for t in before if t in after]
+    return sum(gaps) / len(gaps)
+
+
+@pytest.mark.parametrize("variant", ["healthy", "int4"])
+@pytest.mark.parametrize(("question", "answer"), CERTAIN.items())
+def test_the_twelve_sure_prompts_are_answered_as_the_real_tiny_model_answers_them(variant: str, question: str, answer: str) -> None:
+    for batch in (1, 3, 8):
+        speech = said(question, variant, batch)
+        assert text(speech) == answer
+        assert (speech.reason, speech.texts[-1]) == ("stop", "")
+
+
+@pytest.mark.parametrize("question", TIES)
+def test_a_near_tie_is_steady_alone_and_falls_either_way_in_a_batch(question: str) -> None:
+    assert {text(said(question)) for _ in range(5)} == {TIES[question][0]}
+    assert {text(said(question, batch=size)) for size in range(2, 30)} == set(TIES[question])
+
+
+@pytest.mark.parametrize("question", TIES)
+def test_where_near_ties_part_both_tokens_are_nearly_as_likely(question: str) -> None:
+    first, other = (VOCABULARY.encode(answer) for answer in TIES[question])
+    place = next(i for i, (a, b) in enumerate(zip(first, other, strict=True)) if a != b)
+    best, second = LanguageModel().scores(asked(question), place, first[place], 1)[:2]
+    assert (best.token, second.token) == (first[place], other[place])
+    assert 0 < best.logprob - second.logprob < 0.1
+
+
+def test_int4_keeps_every_sure_text_moves_log_probabilities_and_turns_one_near_tie() -> None:
+    assert all(0.05 < shift(question, "int4") < 1.5 for question in CERTAIN)
+    turned = [q for q in TIES if text(said(q, "int4")) != text(said(q))]
+    assert turned == ["Pick a fruit."]
+
+
+def test_new_weights_move_log_probabilities_and_change_one_answer() -> None:
+    changed = [q for q in CERTAIN if text(said(q, "new-weights")) != text(said(q))]
+    assert changed == ["Name the three primary colours."]
+    assert shift("What is the capital of France?", "new-weights") > 0.1
+
+
+def test_without_the_beginning_of_text_token_prompts_are_one_token_shorter_and_answers_wrong() -> None:
+    for question in CERTAIN:
+        assert len(asked(question, "lost-bos").ids) == len(asked(question).ids) - 1
+        assert text(said(question, "lost-bos")) == WITHOUT_BOS[question] != CERTAIN[question]
+
+
+def test_the_texts_are_those_of_the_tiny_model() -> None:
+    assert dict(SURE) == CERTAIN
+    assert set(WITHOUT_BOS) == set(CERTAIN)
+
+
+def test_log_probabilities_are_probabilities_and_repeat_exactly() -> None:
+    for variant in VARIANTS:
+        for question in (*CERTAIN, *TIES, "Something nobody taught"):
+            prompt, speech = asked(question, variant), said(question, variant)
+            for place, token in enumerate(speech.tokens[:20]):
+                scores = LanguageModel(variant).scores(prompt, place, token, 1)
+                assert scores == LanguageModel(variant).scores(prompt, place, token, 1)
+                assert scores[0].token == token
+                assert [s.rank for s in scores] == list(range(1, 21))
+                assert [s.logprob for s in scores] == sorted((s.logprob for s in scores), reverse=True)
+                assert sum(exp(s.logprob) for s in scores) <= 1.0
+                assert len({s.token for s in scores}) == 20
+
+
+def test_the_company_in_a_batch_moves_log_probabilities_a_little() -> None:
+    question = "What is the capital of France?"
+    token = said(question).tokens[0]
+    alone, crowded = (LanguageModel().scores(asked(question), 0, token, batch)[1].logprob for batch in (1, 8))
+    assert 0 < abs(alone - crowded) < 0.1
+
+
+def test_prompt_log_probabilities_agree_with_those_of_the_same_text_generated() -> None:
+    question, model = "Translate to German: good morning", LanguageModel()
+    answer = said(question).tokens[:-1]
+    generated = [model.scores(asked(question), place, token, 1)[0] for place, token in enumerate(answer)]
+    prompt = prompt_of((*asked(question).ids, *answer))
+    scores = model.prompt_scores(prompt, 1)
+    assert scores[0] is None
+    assert [place[0] for place in scores[-2:]] == generated
+    assert all(place[0].logprob < -5 for place in scores[1:-2])
+    assert text(model.speak(prompt, Wish(5), 1)) == ""  # nothing is left to say
+
+
+def test_lengths_are_as_asked() -> None:
+    question = "Is the sky blue? Answer yes or no."
+    assert len(said(question, wish=Wish(64, ignore_eos=True)).tokens) == 64
+    assert said(question, wish=Wish(64, ignore_eos=True)).reason == "length"
+    long = said(question, wish=Wish(64, min_tokens=20))
+    assert (len(long.tokens), long.reason) == (21, "stop")
+    assert said("Count from one to thirty in words.", wish=Wish(7)).reason == "length"
+    assert len(said("Count from one to thirty in words.", wish=Wish(7)).tokens) == 7
+
+
+def test_a_stop_string_ends_the_answer_before_it() -> None:
+    speech = said("Name the three primary colours.", wish=Wish(50, stop=("yellow and",)))
+    assert (text(speech), speech.reason, speech.stop_reason) == ("The three primary colours are red, ", "stop", "yellow and")
+    assert text(said("Name the three primary colours.", wish=Wish(50, stop=("purple",)))) == CERTAIN["Name the three primary colours."]
+
+
+@given(st.text(max_size=80))
+def test_any_text_can_be_written_and_read_back(whole: str) -> None:
+    assert VOCABULARY.decode(VOCABULARY.encode(whole, specials=False), skip_specials=False) == whole
