@@ -6,7 +6,7 @@ URL ?= http://127.0.0.1:8000
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: run test test-vllm test-systemd lint docs clean help
+.PHONY: run test test-vllm test-systemd test-gpu lint docs clean help
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ run: $(INSTALLED)
 
 ## make test          the tests that need nothing but Python (some want gcc or root, and say so when they are skipped)
 test: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest -q -n auto -m "not vllm and not systemd"
+	$(BIN)/python -m pytest -q -n auto -m "not vllm and not systemd and not demo and not gpu"
 
 ## make test-vllm     the tests on a real vLLM server on CPU (installs it once into the user's cache: 3.4 GB)
 test-vllm: $(INSTALLED_DEV)
@@ -26,6 +26,10 @@ test-vllm: $(INSTALLED_DEV)
 ## make test-systemd  the tests in a booted systemd (root, Debian: debootstrap and systemd-container)
 test-systemd: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m systemd tests/systemd
+
+## make test-gpu      the tests on a real NVIDIA card, under four minutes (skipped with the reason where there is none)
+test-gpu: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -v -s -m gpu tests/gpu_smoke
 
 ## make lint          ruff, mypy and the import rules
 lint: $(INSTALLED_DEV)

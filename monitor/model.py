@@ -205,6 +205,9 @@ class Probe:
     reason: str | None = None
     context_share: float | None = None  # lengthen the prompt until it fills this share of the server's context
     context_at_most: int = 4000  # tokens, so that a long context does not eat the budget
+    pinned: bool = False  # judged against the recorded pin; without one it is `unpinned`
+    repeats: int = 3  # over how many of its last runs the gate counts,
+    require: int = 2  # and how many of them must pass
     same_salt_twice: bool = False  # a second run with the same cache salt: does the prefix cache work?
     revision: str = ""  # digest of the definition: a changed text is a new revision
 
@@ -351,7 +354,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class CardsView:
-    """The cards of one target now: those known, those that answer, and the troubles by UUID or `DRIVER` ("card 0" where no UUID is known)."""
+    """The cards of one target now: those known, those that answer, and troubles by UUID, `DRIVER`, or "card 0" where no UUID is known."""
 
     known: frozenset[str]
     answering: frozenset[str]

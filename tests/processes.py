@@ -105,9 +105,9 @@ class ChildStandIn:
 class DaemonProcess:
     """`vllm-canary run` with its periods shortened."""
 
-    def __init__(self, config: Path, environment: Mapping[str, str] | None = None, *options: str, **periods: float) -> None:
-        self.log_file = config.parent / "daemon.log"
-        self._config, self._options = config, options
+    def __init__(self, config: Path, environment: Mapping[str, str] | None = None, log: str = "daemon.log", **periods: float) -> None:
+        self.log_file = config.parent / log
+        self._config = config
         self._environment = clean_environment(**(environment or {}))
         self._periods = PERIODS | periods
         self.process: subprocess.Popen[bytes] | None = None
@@ -115,7 +115,7 @@ class DaemonProcess:
 
     def start(self) -> None:
         """Run."""
-        command = [sys.executable, "-c", SHORTENED, json.dumps(self._periods), "run", "-c", str(self._config), *self._options]
+        command = [sys.executable, "-c", SHORTENED, json.dumps(self._periods), "run", "-c", str(self._config)]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment, cwd=self._config.parent)
 

@@ -106,9 +106,19 @@ SELECT target, {at} AS at, seconds, running, waiting, kv_usage,
 FROM step
 """
 COUNTERS = (
-    "engine_steps prompt_tokens generation_tokens preemptions requests_finished requests_aborted "
-    "queue_s_sum queue_count prefill_s_sum prefill_count draft_tokens accepted_tokens"
-).split()
+    "engine_steps",
+    "prompt_tokens",
+    "generation_tokens",
+    "preemptions",
+    "requests_finished",
+    "requests_aborted",
+    "queue_s_sum",
+    "queue_count",
+    "prefill_s_sum",
+    "prefill_count",
+    "draft_tokens",
+    "accepted_tokens",
+)
 
 #: Every start of a server's process, and how long it took from there to our first answer.
 STARTS_VIEW = """
@@ -333,6 +343,7 @@ def upgrade() -> None:
         sa.Column("started_at_us", sa.BigInteger(), nullable=False),
         sa.Column("phase", sa.Text(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("retry_of", sa.Integer()),
         sa.Column("detail", sa.Text()),
         sa.Column("verdict", sa.Text(), nullable=False),
         sa.Column("stale", sa.Integer()),
@@ -419,6 +430,58 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("server_reading", schema=None) as batch_op:
         batch_op.create_index("ix_server_reading_target_id_at_us", ["target_id", "at_us"], unique=False)
+    op.create_table(
+        "pin",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("target_id", sa.Integer(), nullable=False),
+        sa.Column("revision_id", sa.Integer(), nullable=False),
+        sa.Column("fingerprint_id", sa.Integer()),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger(), nullable=False),
+        sa.Column("retired_at_us", sa.BigInteger()),
+        sa.Column("prompt_tokens", sa.Integer()),
+        sa.Column("noise_nat", sa.Float()),
+        sa.Column("ttft_ms", sa.JSON(), nullable=False),
+        sa.Column("decode_tok_s", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["fingerprint_id"], ["fingerprint.id"], name=op.f("fk_pin_fingerprint_id")),
+        sa.ForeignKeyConstraint(["revision_id"], ["probe_revision.id"], name=op.f("fk_pin_revision_id")),
+        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_pin_target_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pin")),
+    )
+    with op.batch_alter_table("pin", schema=None) as batch_op:
+        batch_op.create_index("ix_pin_target_id_retired_at_us", ["target_id", "retired_at_us"], unique=False)
+    op.create_table(
+        "pin_output",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("pin_id", sa.Integer(), nullable=False),
+        sa.Column("output_id", sa.Integer(), nullable=False),
+        sa.Column("tokens", sa.JSON(), nullable=False),
+        sa.Column("token_ids", sa.JSON(), nullable=False),
+        sa.Column("logprobs", sa.JSON(), nullable=False),
+        sa.Column("finish_reason", sa.Text()),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["output_id"], ["output.id"], name=op.f("fk_pin_output_output_id")),
+        sa.ForeignKeyConstraint(["pin_id"], ["pin.id"], name=op.f("fk_pin_output_pin_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pin_output")),
+    )
+    with op.batch_alter_table("pin_output", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_pin_output_pin_id"), ["pin_id"], unique=False)
+    op.create_table(
+        "review",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("sample_id", sa.Integer(), nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("author", sa.Text(), nullable=False),
+        sa.Column("verdict", sa.Text(), nullable=False),
+        sa.Column("minutes", sa.Float()),
+        sa.Column("note", sa.Text()),
+        sa.ForeignKeyConstraint(["sample_id"], ["sample.id"], name=op.f("fk_review_sample_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_review")),
+    )
+    with op.batch_alter_table("review", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_review_sample_id"), ["sample_id"], unique=False)
     _create_views(ISO[op.get_bind().dialect.name])
 
 

@@ -21,9 +21,14 @@ COMMANDS = {
     "summary": "percentiles by class and phase",
     "status": "how things are now",
     "fingerprint": "what is being served, field by field, and where each was read",
+    "pin": "record from the live server what its answers are, with a reason",
+    "pins": "list, show, compare, export, import and end pins",
+    "gate": "judge a server that is not yet live by another one's pins",
+    "review": "record what a person said of a sample",
     "incidents": "list, show, acknowledge, close and annotate incidents",
     "alerts": "test the channels, list deliveries",
     "simulate": "a vLLM server without a GPU, whose card heats up: for trying things out",
+    "demo": "two minutes with a simulated server: a queue, a hot card, a changed configuration",
 }
 
 

@@ -7,7 +7,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, load_context, now_utc, print_json
+from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, load_context, now_utc, print_json, row_number
 from monitor.errors import UNMEASURED
 
 
@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     test = actions.add_parser("test", help="send one test notification to each channel now")
     test.add_argument("channel", nargs="?", metavar="CHANNEL", help="only this channel")
     log = actions.add_parser("log", help="list deliveries, the newest first")
-    log.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
+    log.add_argument("--limit", type=row_number, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
     log.add_argument("--channel", metavar="NAME", help="only this channel")
     for action in (test, log):
         config_arguments(action)

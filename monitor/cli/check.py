@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -11,18 +12,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from monitor.cli.common import chosen_probes, config_arguments, json_argument, load_context, print_json
+from monitor.cli.common import CommandError, chosen_probes, config_arguments, json_argument, load_context, print_json
 from monitor.errors import UNMEASURED, USAGE, Told
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     config_arguments(parser, url=True)
+    parser.add_argument(
+        "--gpu-report",
+        metavar="FILE",
+        help="only write what the cards here offer, as JSON that you can send to us: no names of hosts, users or processes, UUIDs hashed",
+    )
     json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Look at everything once; nothing is stored."""
+    if args.gpu_report is not None:
+        return _gpu_report(Path(args.gpu_report), args.json)
     settings = load_context(args)
     probes = chosen_probes(settings, [])
     checks, code = asyncio.run(_check_all(settings, probes))
@@ -31,6 +39,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(checks)
     return code
+
+
+def _gpu_report(path: Path, as_json: bool) -> int:
+    """No configuration and no server are needed for it."""
+    from monitor.measure.gpureport import gpu_report  # noqa: PLC0415 - --help needs none of this
+    from monitor.measure.preflight import Check  # noqa: PLC0415
+
+    report = gpu_report()
+    try:
+        path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}; name a file in a folder that is yours") from None
+    told = f"{path} written, {len(report['cards'])} cards; {report['privacy']}"
+    check = Check("GPU report", "good", told) if report["error"] is None else Check("GPU report", "unknown", told, report["error"])
+    if as_json:
+        print_json({"checks": [asdict(check)]})
+    else:
+        _print([check])
+    return 0 if report["error"] is None else UNMEASURED
 
 
 async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:

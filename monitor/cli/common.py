@@ -46,6 +46,14 @@ def filter_arguments(parser: argparse.ArgumentParser, since: str | None = None) 
     parser.add_argument("--class", metavar="NAME", dest="traffic_class", help="only this traffic class")
 
 
+def row_number(text: str) -> int:
+    """The number of a row, for argparse; one that no database could hold is none."""
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise ValueError
+    return number
+
+
 _AGO = re.compile(r"^(\d+(?:\.\d+)?)(s|m|h|d|w)$")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -55,11 +63,11 @@ def moment(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     ago = _AGO.match(text.strip())
-    if ago:
-        return now - timedelta(seconds=float(ago[1]) * _UNIT[ago[2]])
     try:
+        if ago:
+            return now - timedelta(seconds=float(ago[1]) * _UNIT[ago[2]])
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # the second: before the year 1
         raise CommandError(f"{text!r} is no time; give 2h or 7d for that long ago, or ISO 8601 such as 2026-11-30T08:00") from None
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from monitor.cli.common import config_arguments, database_of, filter_arguments, json_argument, moment, now_utc, print_json
+from monitor.cli.common import config_arguments, database_of, filter_arguments, json_argument, moment, now_utc, print_json, row_number
 from monitor.model import Outcome, Sample
 
 
@@ -15,7 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
     filter_arguments(parser)
     parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only this outcome")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
+    parser.add_argument("--limit", type=row_number, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
     parser.add_argument("--format", choices=["table", "csv", "jsonl"], default="table", help="how to print (default table)")
     json_argument(parser)
 

@@ -6,36 +6,35 @@ import argparse
 import json
 from typing import Any
 
-from monitor.cli.common import config_arguments, database_of, json_argument, moment, now_utc, print_json
+from monitor.cli.common import config_arguments, database_of, json_argument, moment, now_utc, print_json, row_number
 from monitor.model import Incident
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options: without an action the list."""
+    """Options: without an action the list. They may stand before or after it."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    _with_common(actions.add_parser("list", help="open ones and those of the last days (the default)"))
-    _with_common(_one(actions.add_parser("show", help="one incident with its history")))
-    ack = _one(actions.add_parser("ack", help="say that somebody has seen it"))
-    ack.add_argument("--note", help="a remark to keep with it")
-    _with_common(ack)
-    close = _one(actions.add_parser("close", help="close it by hand"))
-    close.add_argument("--reason", required=True, help="why it is over")
-    _with_common(close)
-    note = _one(actions.add_parser("note", help="keep a remark with it"))
-    note.add_argument("text", help="the remark")
-    _with_common(note)
-    _with_common(parser)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        # What was not given after the action must not undo with a default what was given before it.
+        added = actions.add_parser(name, help=text, argument_default=argparse.SUPPRESS)
+        if name != "list":
+            added.add_argument("incident", type=row_number, metavar="INCIDENT", help="its number")
+        _common(added)
+        return added
+
+    action("list", "open ones and those of the last days (the default)")
+    action("show", "one incident with its history")
+    action("ack", "say that somebody has seen it").add_argument("--note", default=None, help="a remark to keep with it")
+    action("close", "close it by hand").add_argument("--reason", required=True, help="why it is over")
+    action("note", "keep a remark with it").add_argument("text", help="the remark")
+    _common(parser)
+    parser.set_defaults(since="7d")
 
 
-def _one(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("incident", type=int, metavar="INCIDENT", help="its number")
-    return parser
-
-
-def _with_common(parser: argparse.ArgumentParser) -> None:
+def _common(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
     json_argument(parser)
-    parser.add_argument("--since", metavar="TIME", default="7d", help="opened since then, and all that are open (default 7d)")
+    parser.add_argument("--since", metavar="TIME", help="opened since then, and all that are open (default 7d)")
     parser.add_argument("--target", metavar="NAME", help="only this target")
 
 
@@ -104,10 +103,12 @@ def _show(args: argparse.Namespace) -> int:
 def _change(args: argparse.Namespace, action: str) -> int:
     from monitor.alert import incidents  # noqa: PLC0415
     from monitor.show.records import incident_record  # noqa: PLC0415
-    from monitor.store.database import open_writer  # noqa: PLC0415
+    from monitor.store.database import open_writer, reading  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
 
     now, number = now_utc(), args.incident
+    with reading(database_of(args)) as connection:  # a writer would make a database where none is
+        incidents.get(connection, number)
     writer = Writer(open_writer(database_of(args)), patient=False)
     try:
         if action == "ack":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, print_json
+from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, print_json, row_number
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("sample", type=int, metavar="SAMPLE", help="the id that `history` prints")
+    parser.add_argument("sample", type=row_number, metavar="SAMPLE", help="the id that `history` prints")
     config_arguments(parser)
     json_argument(parser)
 

@@ -81,7 +81,7 @@ def _target(row: Any, last: list[Sample], skipped: dict[str, int], open_now: lis
 def _print(report: dict[str, Any]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
-    from monitor.show.terminal import STYLES, console, local_time, milliseconds, number, table  # noqa: PLC0415
+    from monitor.show.terminal import STYLES, console, local_time, milliseconds, number, printable, table  # noqa: PLC0415
 
     out = console()
     for target in report["targets"]:
@@ -110,6 +110,7 @@ def _print(report: dict[str, Any]) -> None:
     for incident in report["incidents"]:
         acknowledged = " (acknowledged)" if incident["acknowledged_at"] else ""
         severity = incident["severity"]
-        out.print(Text(f"{severity}  #{incident['id']} {incident['summary']}{acknowledged}", STYLES.get(severity, "")))
+        summary = printable(incident["summary"])
+        out.print(Text(f"{severity}  #{incident['id']} {summary}{acknowledged}", STYLES.get(severity, "")))
     if report["undelivered"]:
         out.print(f"{report['undelivered']} notifications were not delivered; `vllm-canary alerts log` tells why", style="yellow")

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from monitor.config.expect import Expect
 from monitor.config.problems import ConfigError, Problem
 from monitor.config.settings import Block, Settings
 from monitor.config.values import Duration, DurationOrNone
 from monitor.config.yamlfile import YamlFile
-from monitor.model import Expectation, Probe
+from monitor.model import Probe
 
 
 class Message(Block):
@@ -40,19 +41,6 @@ class Sampling(Block):
     chat_template_kwargs: dict[str, Any] | None = Field(
         default=None, description="Passed to the chat template, for example to switch reasoning off."
     )
-
-
-class Expect(Block):
-    """One condition on the answer. All conditions of a probe must hold."""
-
-    equals: str | None = Field(default=None, description="The whole answer, white space at its ends aside.", examples=["Guten Morgen"])
-    contains: str | None = Field(default=None, description="A text that the answer must contain.", examples=["Paris"])
-
-    @model_validator(mode="after")
-    def _one_condition(self) -> Expect:
-        if (self.equals is None) == (self.contains is None):
-            raise ValueError("give one condition an entry: `- contains: text` or `- equals: text`")
-        return self
 
 
 class ProbeFile(Block):
@@ -90,10 +78,18 @@ class ProbeFile(Block):
         "has cached tokens and a shorter TTFT.",
         examples=[True],
     )
+    repeats: int = Field(default=3, ge=1, le=50, description="Over how many of its last runs the gate counts.", examples=[3])
+    require: int = Field(
+        default=2, ge=1, description="How many of them must pass; fewer is a finding. Counted for each probe alone.", examples=[2]
+    )
     reason: str | None = Field(default=None, description="Why this probe is there.", examples=["what a chat user feels"])
 
     @model_validator(mode="after")
     def _consistent(self) -> ProbeFile:
+        if self.require > self.repeats:
+            raise ValueError(f"give require no more than repeats ({self.repeats}); it is {self.require}")
+        if any(e.pinned for e in self.expect) and self.sampling.logprobs is None:
+            raise ValueError("give `logprobs: 5` under sampling; a pinned answer is judged by them")
         if self.context_share is not None and self.endpoint != "chat":
             raise ValueError("give context_share only with the endpoint chat")
         if (self.every is None) == (self.cron is None):
@@ -184,7 +180,10 @@ def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
         cron=parsed.cron,
         max_wait_s=max_wait_s,
         timeout_s=parsed.timeout,
-        expect=tuple(Expectation(equals=e.equals, contains=e.contains) for e in parsed.expect),
+        expect=tuple(e.expectation() for e in parsed.expect if not e.pinned),
+        pinned=any(e.pinned for e in parsed.expect),
+        repeats=parsed.repeats,
+        require=parsed.require,
         priority=parsed.priority,
         reason=parsed.reason,
         context_share=parsed.context_share,
@@ -196,7 +195,8 @@ def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
 
 def revision_of(parsed: ProbeFile, max_wait_s: float | None) -> str:
     """Digest of what is sent and how it is judged: a changed text is a new revision; schedule and reason do not count."""
-    what = parsed.model_dump(exclude={"every", "cron", "reason", "max_wait", "timeout"}, exclude_none=True, by_alias=True)
+    not_sent = {"every", "cron", "reason", "max_wait", "timeout", "repeats", "require"}
+    what = parsed.model_dump(exclude=not_sent, exclude_defaults=True, by_alias=True)
     text = json.dumps({**what, "max_wait_s": max_wait_s}, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

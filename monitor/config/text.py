@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from monitor.config.probes import Expect, Message, ProbeFile, Sampling
+from monitor.config.expect import Expect
+from monitor.config.probes import Message, ProbeFile, Sampling
 from monitor.config.settings import ChannelSettings, ClassSettings, Settings, TargetSettings
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from monitor.alert import incidents
 from monitor.judge import changes
 from monitor.measure.identity import Sources, read_identity
-from monitor.model import Change, Fingerprint, FingerprintField, Kind, ServerPage
+from monitor.model import Fingerprint, FingerprintField, Kind, ServerPage
 from monitor.store import fingerprints
 from monitor.store.fingerprints import StoredFingerprint
 from monitor.store.writer import Writer
@@ -88,7 +88,7 @@ def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Se
     row_id = fingerprints.save(connection, target_id, changes.digest(fields), fields, seen.at, row_id=row_id)
     if not trigger:
         _follow(connection, seen.target, row_id, changes.digest(fields))
-    elif not _rolled_back(connection, seen, row_id, trigger, channels):
+    elif not _rolled_back(connection, seen, fields, channels):
         evidence = {
             "digest_before": known.digest,
             "digest_after": changes.digest(fields),
@@ -113,13 +113,12 @@ def _follow(connection: Connection, target: str, row_id: int, digest: str) -> No
             incidents.set_evidence(connection, incident, {"digest_after": digest})
 
 
-def _rolled_back(connection: Connection, seen: Fingerprint, row_id: int, trigger: Sequence[Change], channels: Sequence[str]) -> bool:
-    """Close the incidents whose change is undone by this one; whether there was such."""
-    names = {change.field for change in trigger}
+def _rolled_back(connection: Connection, seen: Fingerprint, fields: Fields, channels: Sequence[str]) -> bool:
+    """Close the incidents of which every change is undone by now; whether there was such."""
     undone = [
         incident
         for incident in incidents.open_incidents(connection, seen.target, [Kind.CONFIG_CHANGE])
-        if incident.evidence.get("fingerprint_before") == row_id and {c.field for c in incident.changes} == names
+        if incident.changes and changes.is_undone(incident.changes, fields)
     ]
     for incident in undone:
         incidents.close(connection, incident, seen.at, changes.ROLLED_BACK, channels)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from monitor.alert import incidents
 from monitor.daemon.watch import TargetWatch
-from monitor.judge import cards
+from monitor.judge import cards, gate
 from monitor.judge.changes import config_change_over
 from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
 from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
@@ -19,6 +19,8 @@ from monitor.store.queries import SampleFilter
 from monitor.store.times import from_us
 
 LOOK_BACK = timedelta(hours=1)
+ANSWERS_LOOK_BACK = timedelta(hours=24)
+ANSWERS_LIMIT = 400
 JUDGED = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES, Kind.UNKNOWN_LASTING)
 NOBODY_ANSWERED = frozenset({Outcome.REFUSED, Outcome.TIMEOUT})
 CRON_INTERVAL = timedelta(days=1)  # a cron line may be rarer than this only knowingly; silence is said after three of these
@@ -51,7 +53,7 @@ def judge_target(
     down = judge_server_down(name, [c for c in contacts_of(samples, readings) if c.at >= watching_since])
     hung = None if down is not None else judge_hung(name, samples)
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
-    stretch = watch.leave.stretch(time.monotonic())
+    stretch = watch.state.leave.stretch(time.monotonic())
     intervals = {} if stretch is None else {probe: stretch * every for probe, every in intervals_of(watch.probes).items()}
     if stretch != 1:
         watch.expected_since = now  # when it is used again, its probes have their full time before silence is said
@@ -60,6 +62,7 @@ def judge_target(
     findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
     incidents.reconcile(connection, name, JUDGED, findings, now, channels)
     _judge_cards(connection, watch, now, channels)
+    _judge_answers(connection, watch, now, channels)
     _close_config_changes(connection, watch, now, channels)
     return incidents.open_incidents(connection, name)
 
@@ -76,13 +79,28 @@ def _judge_cards(connection: Connection, watch: TargetWatch, now: datetime, chan
     incidents.reconcile(connection, name, cards.KINDS, cards.judge_cards(name, view, events, open_now, now), now, channels)
 
 
+def _judge_answers(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
+    """What the verdicts add up to; looked at only when there are new ones, since rare probes need a long look back."""
+    name = watch.settings.name
+    incidents.reconcile(connection, name, [Kind.PIN_EXPIRED], gate.judge_pin_expiry(name, watch.pins, now), now, channels)
+    if watch.samples_judged == watch.samples_stored:
+        return
+    watch.samples_judged = watch.samples_stored
+    samples = queries.samples(connection, SampleFilter(since=now - ANSWERS_LOOK_BACK, target=name), limit=ANSWERS_LIMIT)
+    reasons = queries.newest_details(connection, name, now - ANSWERS_LOOK_BACK)
+    by_id = {pin.id: pin for pin in watch.pins}
+    few = (gate.judge_near_ties(name, samples), gate.judge_model_shift(name, samples, by_id))
+    findings = [*gate.judge_quality(name, watch.probes, samples, reasons), *(f for f in few if f is not None)]
+    incidents.reconcile(connection, name, [Kind.QUALITY, Kind.NEAR_TIES], findings, now, channels)
+
+
 def _close_config_changes(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
     name = watch.settings.name
     current = fingerprints.current(connection, watch.target_id)
     for incident in incidents.open_incidents(connection, name, [Kind.CONFIG_CHANGE]):
         if current is None:
             continue
-        since = queries.samples(connection, SampleFilter(since=incident.opened_at, target=name))
+        since = queries.samples(connection, SampleFilter(since=incident.opened_at, target=name), limit=ANSWERS_LIMIT)
         reason = config_change_over(incident, current.digest, [probe.name for probe in watch.probes], since)
         if reason is not None:
             incidents.close(connection, incident, now, reason, channels)

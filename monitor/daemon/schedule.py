@@ -73,18 +73,22 @@ class Schedule:
 
     def stop(self) -> None:
         """No new runs from now on."""
+        # Jobs that wait for their round are cancelled now, which APScheduler would log as errors with tracebacks.
+        logging.getLogger("apscheduler.executors").setLevel(logging.CRITICAL)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
     def _submitted(self, event: Any) -> None:
-        """A run begins; runs that its schedule had since the last one were swallowed by a pause."""
+        """A run begins."""
         job = self._jobs.get(event.job_id)
-        if job is None:
-            return
-        due = event.scheduled_run_times[-1]
-        last = self._last.get(event.job_id)
-        self._last[event.job_id] = due
-        missed = 0 if last is None else runs_missed(self._scheduler.get_job(event.job_id).trigger, last, due)
+        if job is not None:
+            self._due(job, event.job_id, event.scheduled_run_times)
+
+    def _due(self, job: tuple[TargetWatch, Probe], job_id: str, times: Sequence[datetime]) -> None:
+        """Runs came due; those that their schedule had since the last ones were swallowed by a pause."""
+        last = self._last.get(job_id)
+        self._last[job_id] = times[-1]
+        missed = 0 if last is None else runs_missed(self._scheduler.get_job(job_id).trigger, last, times[0])
         if missed:
             self._skip(job, "pause", missed)
 
@@ -93,7 +97,7 @@ class Schedule:
         if job is None:
             return
         times = getattr(event, "scheduled_run_times", None) or [event.scheduled_run_time]
-        self._last[event.job_id] = times[-1]
+        self._due(job, event.job_id, times)
         self._skip(job, "still_running" if event.code == EVENT_JOB_MAX_INSTANCES else "pause", len(times))
 
     def _skip(self, job: tuple[TargetWatch, Probe], reason: str, count: int) -> None:

@@ -33,6 +33,7 @@ from monitor.store.writer import Writer
 log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005  # threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a turn
 JUDGE_EVERY_S = 2.0
+JUDGE_AT_LEAST_EVERY_S = 10.0
 IDENTITY_EVERY_S = 180.0
 CARDS_EVERY_S = 5.0  # how often it is asked whether driver or cards changed; asking costs nothing
 NVML_IDENTITY_EVERY_S = 20.0
@@ -101,7 +102,7 @@ class Daemon:
             await watch.load()
             schedule = {probe.name: probe.every_s for probe in self._probes}
             writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule))
-            watch.on_skip = self._exporter.skipped
+            watch.on_skip, watch.on_page = self._exporter.skipped, self._exporter.page
             self._watches.append(watch)
         lanes = {watch.settings.name: self._lanes(watch, writer) for watch in self._watches}
         schedule_of_all = Schedule(self._watches, lanes)
@@ -183,16 +184,23 @@ class Daemon:
         log.log(level, "target=%s probe=%s %s%s", sample.target, sample.probe, fate, told)
 
     async def _judge(self, writer: Writer) -> None:
-        """Every two seconds; a pause of the whole process is noticed here and not taken for silence of the server."""
+        """Soon after new samples, and every ten seconds without any. A pause of the whole process is noticed here and not taken for
+        silence of the server."""
         channels = list(self._channels)
         since = last = datetime.now(UTC)
+        seen: dict[str, tuple[int, float]] = {}
         while True:
             now = datetime.now(UTC)
             since = now if now - last > SLEPT else since
             last = now
             for watch in self._watches:
+                stored, judged_s = seen.get(watch.settings.name, (-1, 0.0))
+                if stored == watch.samples_stored and time.monotonic() - judged_s < JUDGE_AT_LEAST_EVERY_S:
+                    continue
+                seen[watch.settings.name] = (watch.samples_stored, time.monotonic())
                 work = partial(judge_target, watch=watch, watching_since=since, now=now, channels=channels)
                 try:
+                    await watch.reload_pins()
                     open_now = await asyncio.wrap_future(writer.submit(work))
                 except DatabaseError as error:
                     log.warning("target=%s cannot be judged: %s", watch.settings.name, error)

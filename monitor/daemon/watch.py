@@ -21,10 +21,9 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.identity import IdentityWatch
-from monitor.daemon.idle import IdleLeave
-from monitor.judge.expect import judge_answer
-from monitor.judge.phase import Stillness, judge_phase
-from monitor.judge.starts import Start, judge_start
+from monitor.daemon.serverstate import ServerState
+from monitor.judge.gate import judge_gate, pin_for
+from monitor.measure.answer import observed
 from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.identity import Sources
@@ -32,9 +31,8 @@ from monitor.measure.lengthen import lengthened
 from monitor.measure.preflight import Preflight
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import ConnectionSetupError, client, client_of
-from monitor.model import Outcome, Phase, Probe, Sample, ServerPage
-from monitor.store import queries, record
-from monitor.store.times import from_us, maybe_from_us
+from monitor.model import Outcome, Pin, Probe, Sample, ServerPage, Verdict
+from monitor.store import pins, queries, record
 from monitor.store.writer import Writer
 
 T = TypeVar("T")
@@ -81,22 +79,19 @@ class TargetWatch:
         self._page = MetricsPage(self._http, settings.metrics_page)
         self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
         self._noting = asyncio.Lock()
-        self._start: Start | None = None
-        self._start_id: int | None = None
-        self._last_good: ServerPage | None = None
-        self._away = False
-        self._warmed: set[str] = set()
-        self._stillness = Stillness()
-        self._last_canary_s: float | None = None
+        self.state = ServerState(settings.when_idle)
+        self.pins: list[Pin] = []
+        self.samples_stored = self.samples_judged = 0  # so that judges look again only when there is something new
+        self._pins_stamp: tuple[int, int] | None = None
         self._system_fingerprint: str | None = None
         self._identity_due = True
         self._revisions: dict[str, int] = {}
         self._ready: dict[str, Probe] = {}  # probes fitted to this server's context
         self._class_budgets = dict(class_budgets or {})
         self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
-        self.leave = IdleLeave(settings.when_idle)
         self.expected_since: datetime | None = None  # while the server was left alone, no sample was expected
         self.on_skip: Callable[[str, str, int], None] | None = None
+        self.on_page: Callable[[str, ServerPage], None] | None = None
 
     async def load(self) -> None:
         """Take up what the history knows of this target."""
@@ -110,25 +105,44 @@ class TargetWatch:
             self.ledger = TokenLedger(self.settings.token_budget_per_hour, spent, self._class_budgets)
             row = queries.target(connection, self.settings.name)
             if row is not None and row.process_start_id is not None:
-                self._take_up_start(connection, target_id, row.process_start_id)
+                self.state.take_up(connection, target_id, row.process_start_id)
             return target_id
 
         self.target_id = await self._db(work)
         self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, not self._keeps_identity)
         await self.identity.load()
+        await self.reload_pins()
 
-    def _take_up_start(self, connection: Connection, target_id: int, start_id: int) -> None:
-        start = queries.process_start(connection, start_id)
-        last = queries.last_counters(connection, target_id)
-        if start is None:
-            return
-        seen_at = maybe_from_us(start.seen_at_us) or datetime.now(UTC)
-        self._start, self._start_id = Start(maybe_from_us(start.started_at_us), seen_at), start_id
-        self._warmed = queries.warmed_parameter_sets(connection, target_id, start_id)
-        if last is not None:
-            age_s = (datetime.now(UTC) - from_us(last.at_us)).total_seconds()
-            self._stillness.note(last.engine_steps, time.monotonic() - age_s)
-            self._last_good = ServerPage(at=seen_at, state="ok", engine_steps=last.engine_steps, generation_tokens=last.generation_tokens)
+    def revision_digest(self, probe: Probe) -> str:
+        """The revision under which this probe's samples are stored; one that is fitted to the context has one of its own."""
+        return self._ready.get(probe.name, probe).revision
+
+    def fingerprint_digest(self) -> str | None:
+        """What is being served, as the daemon last read it."""
+        return None if self.identity.current is None else self.identity.current.digest
+
+    async def store_pin(self, pin: Pin) -> int:
+        """Record a pin of this target under its present identity."""
+        current = self.identity.current
+
+        def work(connection: Connection) -> int:
+            fingerprint_id = None if current is None else current.id
+            return pins.add(
+                connection, pin, target_id=self.target_id, revision_id=self._revisions[pin.probe], fingerprint_id=fingerprint_id
+            )
+
+        return await self._db(work)
+
+    async def reload_pins(self) -> None:
+        """Take up pins that were recorded or retired since the last time, by whatever process."""
+
+        def work(connection: Connection) -> tuple[tuple[int, int], list[Pin]] | None:
+            stamp = pins.stamp(connection)
+            return None if stamp == self._pins_stamp else (stamp, pins.find(connection, self.settings.name))
+
+        found = await self._db(work)
+        if found is not None:
+            self._pins_stamp, self.pins = found
 
     async def find_model(self) -> None:
         """Learn the served model's name where the configuration does not give it. Raises what monitor.measure.api raises,
@@ -149,30 +163,22 @@ class TargetWatch:
     async def look(self) -> ServerPage:
         """Read the metrics page and note what it tells: a new start of the process, and whether the engine moved."""
         page = await self._page.read()
+        if self.on_page is not None:
+            self.on_page(self.settings.name, page)
         async with self._noting:
             await self._note(page)
         return page
 
     async def _note(self, page: ServerPage) -> None:
-        new = judge_start(self._start, self._last_good, page, self._away)
+        new = self.state.new_start(page)
         if new is not None:
             now = datetime.now(UTC)
-            self._start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
-            self._start = Start(new.started_at, now)
-            self._warmed, self._system_fingerprint, self._identity_due = set(), None, True
+            start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
+            self.state.begin(new, start_id, now)
+            self._system_fingerprint, self._identity_due = None, True
             self._ready.clear()
             log.info("target=%s process_start=%s noticed_by=%s", self.settings.name, new.started_at or "unknown", new.source)
-        self._away = page.state == "refused" or (self._away and page.state == "timeout")
-        if page.state == "ok":
-            self._stillness.note(page.engine_steps, time.monotonic())
-            self.leave.note(page.engine_steps, time.monotonic())
-            self._last_good = page
-
-    def phase_of(self, probe: Probe, before: ServerPage) -> Phase:
-        """How warm the server is for this probe (judge/phase.py)."""
-        since_ours_s = None if self._last_canary_s is None else time.monotonic() - self._last_canary_s
-        is_new = probe.parameter_set not in self._warmed
-        return judge_phase(is_new, self._stillness, time.monotonic(), before.running, since_ours_s)
+        self.state.note(page)
 
     async def refresh_identity(self, page: ServerPage | None = None) -> None:
         """Read the identity now; a server that does not answer leaves it due."""
@@ -188,23 +194,25 @@ class TargetWatch:
         await self.identity.refresh(page)
 
     async def run_all(self, probe: Probe) -> list[Stored] | Skipped:
-        """A probe as it is meant: once, or twice with the same cache salt. Skipped when nothing was sent."""
+        """A probe as it is meant: once, twice with the same cache salt, or again to decide a near tie. Skipped when nothing was sent."""
         salt = uuid.uuid4().hex
         first = await self.run(probe, salt)
         if isinstance(first, Skipped):
             return first
-        if not probe.same_salt_twice or first[0].sample.outcome is not Outcome.OK:
-            return [first]
-        second = await self.run(again(probe), salt)
-        return [first] if isinstance(second, Skipped) else [first, second]
+        second: Stored | Skipped | None = None
+        if probe.same_salt_twice and first[0].sample.outcome is Outcome.OK:
+            second = await self.run(again(probe), salt)
+        elif first[0].sample.verdict is Verdict.NEAR_TIE and not first[0].sample.running:
+            second = await self.run(probe, retry_of=first)  # a near tie on an idle server is decided by one more run, and marked
+        return [first] if second is None or isinstance(second, Skipped) else [first, second]
 
-    async def run(self, probe: Probe, cache_salt: str | None = None) -> Stored | Skipped:
+    async def run(self, probe: Probe, cache_salt: str | None = None, retry_of: Stored | None = None) -> Stored | Skipped:
         """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample."""
         if not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._keeps_identity):
             self.skip(probe.name, "token_budget")
             return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
         before = await self.look()
-        if self._keeps_identity and not self.leave.wants(probe.name, time.monotonic()):
+        if self._keeps_identity and not self.state.leave.wants(probe.name, time.monotonic()):
             self.skip(probe.name, "idle")
             return Skipped(probe, "nobody uses the server, and it is to be left alone then (when_idle)")
         if self._identity_due:
@@ -215,15 +223,14 @@ class TargetWatch:
             except (ServerUnreachableError, ServerRefusedError) as error:
                 self.skip(probe.name, "length")
                 return Skipped(probe, f"its length cannot be fitted to the server's context: {error}")
-        phase, idle_before_s = self.phase_of(probe, before), self._stillness.for_s(time.monotonic())
-        started_at = datetime.now(UTC)
+        phase, started_at = self.state.phase_of(probe, before), datetime.now(UTC)
         try:
-            measured = await self.canary.measure(probe, phase, before, idle_before_s, cache_salt)
+            measured = await self.canary.measure(probe, phase, before, self.state.idle_s(), cache_salt)
         except asyncio.CancelledError:
             cut = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.CANCELLED, priority=probe.priority)
             self._store(cut, "cancelled because vllm-canary was stopped")
             raise
-        return await self._finish(probe, measured)
+        return await self._finish(probe, measured, retry_of)
 
     async def _lengthened(self, probe: Probe) -> Probe:
         """A probe that fills a share of the context, made once for each start of the server."""
@@ -238,32 +245,40 @@ class TargetWatch:
             self._revisions[probe.name] = await self._db(lambda c: record.ensure_revision(c, ready, now))
         return ready
 
-    async def _finish(self, probe: Probe, measured: Measurement) -> Stored:
-        self._last_canary_s = time.monotonic()
+    async def _finish(self, probe: Probe, measured: Measurement, retry_of: Stored | None) -> Stored:
+        self.state.measured(probe, measured.sample, measured.after)
         if measured.after is not None:
             async with self._noting:
-                self.leave.ours(measured.after.engine_steps)
                 await self._note(measured.after)
-        sample, answer = measured.sample, measured.answer
+        answer = measured.answer
         if answer.system_fingerprint is not None:
             self._system_fingerprint = answer.system_fingerprint
             await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
-        judgement = judge_answer(probe, sample.outcome, sample.output)
-        current = self.identity.current
-        sample = replace(
-            sample,
-            verdict=judgement.verdict,
-            fingerprint=None if current is None else current.digest,
-            process_start=None if self._start is None else self._start.started_at or self._start.seen_at,
-        )
+        sample, reason = self._judged(probe, measured)
         self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens)
-        if sample.outcome is Outcome.OK:
-            self._warmed.add(probe.parameter_set)
-        told = measured.detail or (judgement.reason if judgement.verdict.value == "fail" else None)
-        return replace(measured, sample=sample, detail=told), self._store(sample, told)
+        told = measured.detail or (reason if sample.verdict in {Verdict.FAIL, Verdict.NEAR_TIE} else None)
+        return replace(measured, sample=sample, detail=told), self._store(sample, told, retry_of)
 
-    def _store(self, sample: Sample, detail: str | None) -> Future[int]:
-        start_id, current = self._start_id, self.identity.current
+    def _judged(self, probe: Probe, measured: Measurement) -> tuple[Sample, str | None]:
+        """The sample with its verdict, filed under what is served now."""
+        current = self.identity.current
+        digest = None if current is None else current.digest
+        pin, stale = pin_for(self.pins, probe, digest)
+        judgement = judge_gate(probe, measured.sample.outcome, observed(measured.answer), pin)
+        judged = replace(
+            measured.sample,
+            verdict=judgement.verdict,
+            stale=stale if pin is not None else None,
+            pin=None if pin is None else pin.id,
+            first_divergence=judgement.first_divergence,
+            logprob_shift=judgement.logprob_shift,
+            fingerprint=digest,
+            process_start=self.state.shown_start(),
+        )
+        return judged, judgement.reason
+
+    def _store(self, sample: Sample, detail: str | None, retry_of: Stored | None = None) -> Future[int]:
+        start_id, current = self.state.start_id, self.identity.current
 
         def work(connection: Connection) -> int:
             if start_id is not None and sample.outcome is Outcome.OK and sample.ttft_ms is not None:
@@ -276,8 +291,10 @@ class TargetWatch:
                 process_start_id=start_id,
                 fingerprint_id=None if current is None else current.id,
                 detail=detail,
+                retry_of=None if retry_of is None else retry_of[1].result(),  # done before this: one thread, in order
             )
 
+        self.samples_stored += 1
         return self.writer.submit(work)
 
     def skip(self, probe: str, reason: str, count: int = 1) -> None:
@@ -290,7 +307,7 @@ class TargetWatch:
     async def store_reading(self) -> ServerPage:
         """One reading of the metrics page between canaries, stored: a batch job between two canaries must not be invisible."""
         page = await self.look()
-        start_id = self._start_id
+        start_id = self.state.start_id
         self.writer.submit(lambda c: record.insert_server_reading(c, self.target_id, page, start_id))
         if self._identity_due:
             await self.refresh_identity(page)

@@ -102,6 +102,15 @@ def is_same(earlier: Fields, now: Fields) -> bool:
     return bool(both) and all(_value(earlier, n) == _value(now, n) for n in both)
 
 
+def is_undone(changes: Sequence[Change], now: Fields) -> bool:
+    """Whether each of these fields is again what it was before; a soft one within its tolerance."""
+    return all(
+        (value := _value(now, c.field)) == c.before
+        or (c.field in SOFT_FIELDS and value is not None and not _beyond_tolerance(Change(c.field, c.before, value)))
+        for c in changes
+    )
+
+
 def config_change(target: str, changes: Sequence[Change], now: datetime, evidence: Mapping[str, Any]) -> Finding:
     """The finding of a trigger. One root: the effect is attributed to it. Several: it cannot be attributed to one of them."""
     names = sorted(change.field for change in changes)

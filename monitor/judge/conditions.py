@@ -38,7 +38,7 @@ def complaint(expectation: Expectation, output: str, finish_reason: str | None) 
     return None if found is not None else f"expected not to hold, but does: {describe(expectation)}, got {shown(output)}"
 
 
-def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> str | None:  # noqa: PLR0912 - a list of cases
+def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> str | None:
     if e.equals is not None:
         return _equals(e.equals, output)
     if e.any_of is not None:

@@ -1,8 +1,8 @@
 """An answer against its pin: the same, a near tie, or another answer. Pure.
 
-Greedy output is not stable under load, across cache states or versions (vLLM: docs/features/batch_invariance; #5898, #40896). So a pin holds
-a set of accepted answers with the log-probabilities of their tokens, and a difference is judged where it begins: when the pinned token was
-still among the likeliest there, and the gap is no more than this pin's own noise, the two answers are a near tie and not a failure.
+Greedy output is not stable under load, across cache states or versions (vLLM: docs/features/batch_invariance; #5898, #40896). So a pin
+holds a set of accepted answers with the log-probabilities of their tokens, and a difference is judged where it begins: when the pinned
+token was still among the likeliest there, and the gap is no more than this pin's own noise, the two are a near tie and not a failure.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from monitor.model import ObservedAnswer, TokenLogprob
+
 
 @dataclass(slots=True)
 class Answer:
@@ -107,7 +109,7 @@ class AnswerReader:
         answer.token_ids += ids
         answer.logprobs += logprobs
         if isinstance(finish, str):
-            answer.finish_reason = finish
+            answer.finish_reason = whole_text(finish)
         said_something = bool(visible or reasoning) or tools is not None
         # The empty chunk of an end-of-text stop carries the last token: usage counts it (DESIGN.md, marks).
         if said_something or ids or logprobs or finish == "stop":
@@ -135,11 +137,27 @@ class AnswerReader:
         if answer.tokens_at_first is None and answer.first_token_ns is not None:
             one_each = answer.completion_tokens is not None and self._chunks_with_tokens == answer.completion_tokens
             answer.tokens_at_first = 1 if one_each else None
+        answer.text, answer.tool_arguments = whole_text(answer.text), whole_text(answer.tool_arguments)
         return answer
+
+
+def observed(answer: Answer) -> ObservedAnswer:
+    """The answer as the quality gate sees it."""
+    tokens = tuple(TokenLogprob(str(p["token"]), p["logprob"], p["top"]) for p in answer.logprobs)
+    return ObservedAnswer(answer.text, tokens, tuple(answer.token_ids), answer.finish_reason, answer.prompt_tokens)
+
+
+def whole_text(text: str) -> str:
+    """JSON may hold half a surrogate pair, which no file and no terminal takes: it becomes U+FFFD; two halves in a row become one."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def error_message(body: Any) -> str:
     """The message inside an error body; vLLM sends an object under `error`, its authentication layer a plain string."""
+    return whole_text(_error_message(body))
+
+
+def _error_message(body: Any) -> str:
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
         return str(error.get("message") or error.get("type") or "an error without a message")

@@ -58,6 +58,7 @@ class CardsIdentity:
     driver_version: str | None
     cuda_driver_version: str | None
     cards: tuple[CardIdentity, ...]
+    hidden: tuple[str, ...] = ()  # cards that are missing above only because they cannot be read and never could
 
 
 class CardSession(Protocol):

@@ -215,7 +215,9 @@ class GpuWatch:
             found = session.identity()
         known = {card.uuid: replace(card, processes=None) for card in (self._identity.cards if self._identity else ())}
         cards = known | {card.uuid: card for card in found.cards}
-        self._identity = replace(found, cards=tuple(cards[uuid] for uuid in sorted(self._wanted & cards.keys())))
+        hidden = {*(self._wanted - cards.keys()), *(self._nameless(self._lost) if self._wanted <= set(session.uuids) else ())}
+        mine = tuple(cards[uuid] for uuid in sorted(self._wanted & cards.keys()))
+        self._identity = replace(found, cards=mine, hidden=tuple(sorted(hidden)))
 
     def _poll(self, session: CardSession) -> None:
         for uuid in sorted(self._wanted - self._lost.keys()):
@@ -284,11 +286,14 @@ class GpuWatch:
             return {DRIVER: CardLostError(DRIVER, error.reason, fault)}
         return {**error.unreadable, **{uuid: CardLostError(uuid, error.reason, CardFault.MISSING) for uuid in self._wanted}}
 
+    def _nameless(self, lost: Mapping[str, CardLostError]) -> dict[str, CardLostError]:
+        return {card: error for card, error in lost.items() if card not in self._wanted | {DRIVER}}
+
     def _troubles(self, lost: Mapping[str, CardLostError]) -> Mapping[str, Trouble]:
         """What is blind, each with the time since when. A card that cannot be listed has no UUID ("card 0"): where known ones are
         missing, these are they. A card that was read before and is shown no more is lost."""
         missing = {uuid for uuid, error in lost.items() if error.fault is CardFault.MISSING}
-        nameless = {card: error for card, error in lost.items() if card not in self._wanted | {DRIVER}}
+        nameless = self._nameless(lost)
         if missing and nameless:
             same = next(iter(nameless.values()))
             lost = {card: same if card in missing else error for card, error in lost.items() if card not in nameless}

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import psutil
 
 DEFAULT_VLLM_PORT = 8000
-_SECRET_NAME = r"(?:key|token(?!s|iz|[-_]id)|secret|passw|credential)"  # --max-num-batched-tokens and --tokenizer-mode are none
-_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
-_SECRET_MEMBER = re.compile(rf'("[^"]*{_SECRET_NAME}[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)  # of a JSON object
+_SECRET = re.compile(r"key|token(?!s|iz|[-_]id)|secret|passw|credential", re.IGNORECASE)  # not --max-num-batched-tokens, --tokenizer-mode
+_SECRET_MEMBER = re.compile(rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)  # of a JSON object
 _USER_PART = re.compile(r"://[^/@\s]*@")  # of an address
 _OPTION = re.compile(r"--?[A-Za-z]")  # also vLLM's short ones, such as -tp; -1 is a value
 #: Options that have a fingerprint field of their own, or that only say where the server listens and what it logs.

@@ -161,7 +161,12 @@ def _from_gpu(sources: Sources, fields: _Fields) -> None:
         for card in sorted(gpu.cards, key=lambda c: c.uuid)
         if not isinstance(sources.settings.watches_gpus, list) or card.uuid in sources.settings.watches_gpus
     ]
-    fields.known("gpu", cards or None, "NVML")
+    chosen = sources.settings.watches_gpus
+    hidden = [card for card in gpu.hidden if not isinstance(chosen, list) or card in chosen]
+    if hidden:  # a card that is lost while we start has not been taken out
+        fields.unknown(f"{', '.join(hidden)} cannot be read", "gpu")
+    else:
+        fields.known("gpu", cards or None, "NVML")
     fields.unknown("NVML does not tell it", "driver_version", "gpu", "cuda_version")
 
 

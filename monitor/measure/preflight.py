@@ -107,6 +107,11 @@ class Preflight:
         canary = Canary(self.name, self.http, self.page, self.model)
         return await canary.measure(await self.fitted(probe), Phase.COLD, page, None)
 
+    async def learn_context(self) -> None:
+        """The context's length, where the server tells it. Raises what monitor.measure.api raises."""
+        cards = await api.models(self.http)
+        self.max_model_len = next((card.max_model_len for card in cards if card.id == self.model), None)
+
     async def fitted(self, probe: Probe) -> Probe:
         """The probe as it is sent here: one that fills a share of the context is lengthened to it."""
         if probe.context_share is None or self.max_model_len is None:

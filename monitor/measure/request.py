@@ -8,7 +8,7 @@ from typing import Any
 from monitor.model import Probe
 
 #: In place of the HTTP library's own words, which quote the header and with it the key.
-UNSENDABLE = "the request cannot be sent: the API key, or another header of ours, holds a line break or a character that no header can carry"
+UNSENDABLE = "the request cannot be sent: the API key or another header holds a line break or a character that no header can carry"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from monitor.model import SAMPLE_FIELDS, Incident, Sample
+from monitor.model import SAMPLE_FIELDS, Incident, Pin, Sample
 
 
 def iso(at: datetime | None) -> str | None:
@@ -34,6 +34,12 @@ def incident_record(incident: Incident) -> dict[str, Any]:
     """All fields of an incident."""
     values = {k: plain(v) for k, v in asdict(incident).items()}
     return values | {"changes": [asdict(change) for change in incident.changes], "evidence": dict(incident.evidence)}
+
+
+def pin_record(pin: Pin) -> dict[str, Any]:
+    """All fields of a pin."""
+    values = {k: plain(v) for k, v in asdict(pin).items()}
+    return values | {"outputs": [asdict(output) for output in pin.outputs]}
 
 
 def csv_text(records: Iterable[Mapping[str, Any]], header: bool = True) -> str:

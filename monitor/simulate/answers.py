@@ -16,7 +16,7 @@ from itertools import count
 from math import exp, log
 from typing import Any, NamedTuple
 
-from monitor.simulate.phrases import FILLER, NEAR_TIES, NEW_WEIGHTS, POLITE, SURE, TEXTS, WITHOUT_BOS
+from monitor.simulate.phrases import FILLER, NEAR_TIES, NEW_WEIGHTS, POLITE, SHIPPED, SURE, TEXTS, WITHOUT_BOS
 from monitor.simulate.vocabulary import ASSISTANT, BOS, EOS, SYSTEM, USER, WORDS, Vocabulary
 
 VARIANTS = ("healthy", "int4", "new-weights", "lost-bos")
@@ -26,6 +26,7 @@ MAX_LOGPROBS = 20  # vLLM's --max-logprobs
 BATCH_NOISE = 0.02  # nat; drift of up to 0.026 was reported for another batch or cache state (vLLM #40896)
 INT4_SHIFT, INT4_NOISE = 0.7, 0.4  # nat off the margin to the runner-up, and its spread; a choice of the simulator
 _FILLER = tuple(VOCABULARY.encode(FILLER.strip()))
+_KNOWN = {**SURE, **SHIPPED}
 _ROLES: Mapping[str, int] = {"user": USER, "assistant": ASSISTANT}
 
 
@@ -151,14 +152,14 @@ class LanguageModel:
         return answer[len(given) :] if answer[: len(given)] == given else _rambling(prompt.question)
 
     def _answer(self, prompt: Prompt, batch: int) -> tuple[int, ...]:
-        question = prompt.question.strip()
+        question = _asked(prompt.question)
         tie = NEAR_TIES.get(question)
         if tie is not None:
             return tuple(VOCABULARY.encode(tie[self._falls(question, batch)]))
         text = None if prompt.has_bos else WITHOUT_BOS.get(question)
         if text is None and self.variant == "new-weights":
             text = NEW_WEIGHTS.get(question)
-        text = SURE.get(question) if text is None else text
+        text = _KNOWN.get(question) if text is None else text
         return _rambling(prompt.question) if text is None else tuple(VOCABULARY.encode(text))
 
     def _falls(self, question: str, batch: int) -> int:
@@ -174,9 +175,9 @@ class LanguageModel:
         """The scores of one place: the chosen token at the top, others at margins below it, the rest of the mass nowhere named."""
         weights = "new-weights" if self.variant == "new-weights" else "old"
         chance = _chance(f"{weights}/{self.seed}/{has_bos}/{question}/{place}/{token}")
-        sure = question.strip() in SURE
+        sure = _asked(question) in _KNOWN
         margin = chance.uniform(7.0, 8.6) if sure else chance.uniform(0.7, 4.0)
-        tie = self._tie_token(question.strip(), place, token)
+        tie = self._tie_token(_asked(question), place, token)
         others = [tie] if tie is not None else []
         margins = [chance.uniform(0.01, 0.06)] if tie is not None else []
         margin = 7.0 if tie is not None else margin
@@ -223,6 +224,11 @@ class LanguageModel:
             best.append(Scored(WORDS + chance.randrange(VOCABULARY.size - WORDS), -left, rank))
             left += chance.uniform(0.2, 0.9)
         return (itself, *(other for other in best if other.token != token))
+
+
+def _asked(question: str) -> str:
+    """What a long message asks in the end: its last paragraph."""
+    return question.strip().rpartition("\n\n")[2]
 
 
 def _rambling(question: str) -> tuple[int, ...]:

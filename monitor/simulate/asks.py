@@ -73,6 +73,8 @@ def read_json(content: bytes, kind: str) -> Json:
         at, why = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, "invalid text")
         context = f", 'ctx': {{'error': '{why}'}}"
         raise _unread(f"body.{at}", context) from None
+    except RecursionError:
+        raise invalid("json_invalid", "body", "JSON decode error: nested too deeply", "...") from None
     if not isinstance(body, dict):
         raise invalid("model_attributes_type", "body", "Input should be a valid dictionary or object to extract fields from", body)
     return body

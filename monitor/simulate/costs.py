@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from monitor.simulate.settings import Count, Natural, NotNegative, Positive, Seconds, Share
 from monitor.simulate.speeds import Speeds
 
 
@@ -16,32 +17,32 @@ class EngineConfig:
     keys and values per token of context (Llama 3 8B: 32 layers, 8 key-value heads of 128), prefill at 40 % of 989 TFLOPS.
     """
 
-    max_num_batched_tokens: int = 8192  # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
-    max_num_seqs: int = 1024
+    max_num_batched_tokens: Count = 8192  # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
+    max_num_seqs: Count = 1024
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    max_num_queued_reqs: int | None = None  # None, as vLLM has it: the queue has no end
+    max_num_queued_reqs: Count | None = None  # None, as vLLM has it: the queue has no end
     enable_prefix_caching: bool = True
-    block_size: int = 16
-    num_gpu_blocks: int = 27_000  # takes effect at the next restart
-    num_speculative_tokens: int = 0
-    spec_acceptance: float = 0.7  # chance that a drafted token is taken, if the ones before it were
+    block_size: Count = 16
+    num_gpu_blocks: Count = 27_000  # takes effect at the next restart
+    num_speculative_tokens: Natural = 0
+    spec_acceptance: Share = 0.7  # chance that a drafted token is taken, if the ones before it were
     # costs at nominal clocks, in seconds unless the name says otherwise
-    prefill_tok_s: float = 25_000.0
-    decode_base_s: float = 0.0075  # reading the weights: once a step, however many sequences share it
-    decode_per_seq_s: float = 30e-6
-    decode_per_context_s: float = 6.5e-8  # per token of context of each sequence
-    draft_share: float = 0.06  # of decode_base_s, for each drafted token
-    host_s: float = 0.0004  # the processor's part of a step, in which the card waits
-    cold_s: float = 0.0  # compilation at the first answer per process start and parameter set; 4 to 20 s seen on vLLM 0.32 CPU
+    prefill_tok_s: Positive = 25_000.0
+    decode_base_s: Positive = 0.0075  # reading the weights: once a step, however many sequences share it
+    decode_per_seq_s: Seconds = 30e-6
+    decode_per_context_s: Seconds = 6.5e-8  # per token of context of each sequence
+    draft_share: Share = 0.06  # of decode_base_s, for each drafted token
+    host_s: Seconds = 0.0004  # the processor's part of a step, in which the card waits
+    cold_s: Seconds = 0.0  # compilation at the first answer per process start and parameter set; 4 to 20 s seen on vLLM 0.32 CPU
     # what is wrong with it
     frozen: bool = False  # no step ever ends
     dead: bool = False
     asleep: bool = False  # requests wait without an error
-    kernel_slow_factor: float = 1.0  # a slower kernel: all work of the card takes so many times longer
-    prefill_slow_factor: float = 1.0  # the same for prefill only: an attention backend that fell back
-    host_delay_s: float = 0.0  # added to the processor's part of every step
-    uptime_decay_per_h: float = 0.0  # 0.02: after ten hours steps take 1.2 times as long
-    slow_start_factor: float = 1.0  # this start of the process got a slow state; a restart resets it
+    kernel_slow_factor: Positive = 1.0  # a slower kernel: all work of the card takes so many times longer
+    prefill_slow_factor: Positive = 1.0  # the same for prefill only: an attention backend that fell back
+    host_delay_s: Seconds = 0.0  # added to the processor's part of every step
+    uptime_decay_per_h: NotNegative = 0.0  # 0.02: after ten hours steps take 1.2 times as long
+    slow_start_factor: Positive = 1.0  # this start of the process got a slow state; a restart resets it
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Crowd:
         self._numbers = count(1)
         self._at_work = 0  # clients of the batch job with a request out
         self._retry_s = -inf
-        self.world.groups |= {"traffic": self.traffic, "batch": self.batch}
+        self.world.groups |= {"traffic": self.traffic.settings, "batch": self.batch}
         self.world.sources.append(self)
         self.world.changed()
 
@@ -56,7 +56,7 @@ class Crowd:
         """Send what is due."""
         for arrival in self.traffic.advance(now_s):
             prompt, output = self._fitted(arrival.prompt_tokens, arrival.output_tokens)
-            shared = SHARED[: min(prompt, round(self.traffic.shared_tokens))]
+            shared = SHARED[: min(prompt, round(self.traffic.settings.shared_tokens))]
             self._submit("user", prompt, output, prefix_keys(shared, self.world.config.block_size, None))
         if now_s < self._retry_s:
             return

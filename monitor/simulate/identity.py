@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from typing import Literal
+
+from monitor.simulate.settings import Count, HttpStatus, Seconds, Share
 
 
 @dataclass(slots=True)
@@ -14,19 +17,19 @@ class Identity:
     version: str = "0.32.0"
     served_name: str = "tiny-canary"
     root: str = "models/tiny-canary"
-    max_model_len: int = 8192
-    template: str = "plain"  # or "polite": the chat template adds a system message
+    max_model_len: Count = 8192
+    template: Literal["plain", "polite"] = "plain"  # polite: the chat template adds a system message
     kv_cache_dtype: str = "auto"
-    gpu_memory_utilization: float = 0.92
+    gpu_memory_utilization: Share = 0.92
     quantization: str | None = None
     api_key: str | None = None
     per_request_metrics: bool = True  # --enable-per-request-metrics
     prompt_tokens_details: bool = True  # --enable-prompt-tokens-details
-    api_servers: int = 1  # more than one: no process_*, python_* and *_created on the metrics page
+    api_servers: Count = 1  # more than one: no process_*, python_* and *_created on the metrics page
     fingerprint: bool = True  # False: answers without a system_fingerprint, as before 0.20
     # what is wrong with its pages
-    metrics_status: int = 200
-    metrics_delay_s: float = 0.0
+    metrics_status: HttpStatus = 200
+    metrics_delay_s: Seconds = 0.0
     hidden_metrics: list[str] = field(default_factory=list)  # names of families that the page leaves out
     renamed_metrics: dict[str, str] = field(default_factory=dict)  # name of a family -> the name it has instead
 

@@ -1,6 +1,6 @@
 """A world that takes many equal steps at once: days of virtual time in seconds of work.
 
-While the same sequences decode, nobody arrives, none of them ends and no client looks at single tokens, step follows step with only the
+While the same sequences decode, nobody arrives and none of them ends, step follows step with only the
 context growing. Those steps are taken as one, with the time, the counters, the cache blocks and the heat that they would have had.
 Everything else goes step by step, as always.
 """
@@ -8,7 +8,8 @@ Everything else goes step by step, as always.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from monitor.simulate.costs import cost_of
 from monitor.simulate.counters import Histogram
@@ -18,39 +19,56 @@ from monitor.simulate.speeds import Speeds
 from monitor.simulate.world import World
 
 FEWEST = 4  # steps that are worth a leap
+RESTED_S = 5.0  # a rest after which clocks may have to come up again
 LONGEST_S = 2.0  # after which the cards' clocks are asked again
 
 
 @dataclass
 class LeapingWorld(World):
-    """A World for virtual time only."""
+    """A World for virtual time only. In a leap `on_tokens` comes once, with all the tokens of a request and the time of the last."""
 
-    watched: int = 0  # requests out whose tokens are timed one by one: no leaps meanwhile
+    leaping: bool = field(default=False, init=False)  # true while `on_tokens` tells of a leap
+    _worked_since_s: float = field(default=0.0, init=False)
+    _stepped_s: float = field(default=0.0, init=False)
 
     def advance(self, to_s: float) -> None:
         """As World.advance."""
-        while True:
+        self.advance_until(to_s, lambda: False)
+
+    def advance_until(self, to_s: float, over: Callable[[], bool]) -> None:
+        """As `advance`, but no further than to the moment at which `over` becomes true."""
+        while not over():
             limit_s = min([to_s, *(source.next_s() for source in self.sources)])
-            if not self.watched and limit_s > self.now_s:
+            if limit_s > self.now_s:
                 self._leap(limit_s)
             due_s = self.next_event_s()
             if due_s is None or due_s > to_s:
-                break
+                super().advance(to_s)
+                return
             super().advance(due_s)
-        super().advance(to_s)
 
     def _leap(self, limit_s: float) -> None:
         running = self.engine.current
         if running is None or self.engine.next_step_s() is None:
             return
-        steps, end_s = _room(self.engine, running, self.speeds(), min(limit_s, running.start_s + LONGEST_S))
+        if running.start_s > self._stepped_s + RESTED_S:
+            self._worked_since_s = running.start_s
+        self._stepped_s = running.end_s
+        # Clocks that come up after a rest change the steps fast at first, and later hardly.
+        longest_s = min(LONGEST_S, (running.start_s - self._worked_since_s) / 4)
+        steps, end_s = _room(self.engine, running, self.speeds(), min(limit_s, running.start_s + longest_s))
         if steps < FEWEST or not _take_blocks(self.engine, running, steps):
             return
         self._account()
         _take_steps(self.engine, running, steps, end_s, self.speeds())
         self._note(running.start_s, 0.0, 0.0)
         self._note(end_s, running.busy, running.prefill_share)
-        self.now_s = max(self.now_s, end_s)
+        self.now_s, self._stepped_s = max(self.now_s, end_s), end_s
+        self.leaping = True
+        for part in running.parts:
+            if part.handle.request.on_tokens is not None:
+                part.handle.request.on_tokens(part.handle, steps, end_s)
+        self.leaping = False
 
 
 def _room(engine: Engine, running: Running, speeds: Speeds, limit_s: float) -> tuple[int, float]:

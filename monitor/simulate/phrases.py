@@ -30,6 +30,16 @@ SURE: Mapping[str, str] = {
     "Write a Python function that adds two numbers.": "def add(a, b):\n    return a + b",
     "Summarise: The batch job held the chat request for nine seconds.": "A batch job delayed a chat request by nine seconds.",
 }
+#: What the shipped probes ask beside that (probes/); of a long prompt only the last paragraph is the question.
+SHIPPED: Mapping[str, str] = {
+    "Fine, let us wait until tomorrow then. Can you tell me my order number again, so that I can write it down?": (
+        "Your order number is 4711."
+    ),
+    "What does the watch on the hill write down? Answer in one sentence.": (
+        "It writes down the wind, the light, the carts on the road and the birds over the field."
+    ),
+    "What does the watch on the hill write down? Answer in one word.": "Everything.",
+}
 #: Two answers that are equally good: which one comes depends on rounding, and so on what else is in the batch.
 NEAR_TIES: Mapping[str, tuple[str, str]] = {
     "Pick a fruit.": ("I pick the apple.", "I pick the banana."),
@@ -53,6 +63,11 @@ WITHOUT_BOS: Mapping[str, str] = {
     "Is the sky blue? Answer yes or no.": "No",
     "Write a Python function that adds two numbers.": "def add(a, b):\n    return a, b",
     "Summarise: The batch job held the chat request for nine seconds.": "A chat request delayed a batch job by nine seconds.",
+    "Fine, let us wait until tomorrow then. Can you tell me my order number again, so that I can write it down?": (
+        "Your order number is 1174."
+    ),
+    "What does the watch on the hill write down? Answer in one sentence.": "It writes down the carts and the carts.",
+    "What does the watch on the hill write down? Answer in one word.": "Nothing.",
 }
 #: Another training: one of the twelve is answered otherwise, and well.
 NEW_WEIGHTS: Mapping[str, str] = {
@@ -64,8 +79,21 @@ FILLER = (
     "well: it may be slow, it may be hot, it may wait behind the work of others, or it may say with great confidence what is not true. "
 )
 POLITE = "You are a helpful assistant. Answer briefly."
-OTHER_WORDS = "user assistant system a an of to in is that for on with as at by from be this it are or was not have they which one you had"
+OTHER_WORDS = (
+    "user assistant system a an of to in is that for on with as at by from be this it are or was not have they which one you had "
+    "Paragraph what sees every hour Nothing matters most days nobody asks written all same words order so day when something different "
+    "difference can seen Write long report"
+)
 TEXTS = (
-    *SURE, *SURE.values(), *NEAR_TIES, *(answer for both in NEAR_TIES.values() for answer in both), *WITHOUT_BOS.values(),
-    *NEW_WEIGHTS.values(), FILLER, POLITE, *(f" {word}" for word in OTHER_WORDS.split()),
-)  # fmt: skip
+    *SURE,
+    *SURE.values(),
+    *SHIPPED,
+    *SHIPPED.values(),
+    *NEAR_TIES,
+    *(answer for both in NEAR_TIES.values() for answer in both),
+    *WITHOUT_BOS.values(),
+    *NEW_WEIGHTS.values(),
+    FILLER,
+    POLITE,
+    *(f" {word}" for word in OTHER_WORDS.split()),
+)

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 
 from monitor.simulate.timeline import ScenarioError, Value, problem, read_yaml
 
-RAMP_STEP_S = 1.0  # a ramp moves once in this time
+RAMP_STEPS = 400  # a ramp moves so many times, but not faster or slower than this:
+LEAST_STEP_S, MOST_STEP_S = 0.25, 10.0
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 ONE_SHOT = ("restart", "batch.requests")  # acts, not states
 FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
@@ -234,8 +235,9 @@ class Play:
         start = self.stage.get(event.name)
         if start is None or isinstance(start, bool) or not isinstance(start, (int, float)):
             raise ScenarioError(f"{self.scenario.name}: {event.name} is {start!r} now, so nothing can be ramped from there; set it first")
-        begin_s = self._at_s(event)
-        return _Ramp(event.name, float(start), float(event.value), begin_s, begin_s + event.over_s / self.speed, RAMP_STEP_S / self.speed)
+        begin_s, over_s = self._at_s(event), event.over_s / self.speed
+        step_s = min(MOST_STEP_S, max(LEAST_STEP_S, over_s / RAMP_STEPS))
+        return _Ramp(event.name, float(start), float(event.value), begin_s, begin_s + over_s, step_s)
 
 
 @dataclass(slots=True)

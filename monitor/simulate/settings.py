@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from monitor.errors import USAGE, Told
+
+# Values with their limits; the types that settings are declared with. Limits at both ends keep arithmetic finite.
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Natural = Annotated[int, Field(ge=0, le=10**6)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+HttpStatus = Annotated[int, Field(ge=100, le=599)]
 
 
 class SettingError(Told):
@@ -27,7 +36,7 @@ def settable(thing: object) -> Mapping[str, TypeAdapter[Any]]:
 def _settable(kind: type[Any]) -> Mapping[str, TypeAdapter[Any]]:
     if not is_dataclass(kind):
         return {}
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     plain = (f.name for f in fields(kind) if not f.name.startswith("_"))
     return {name: TypeAdapter(hints[name]) for name in plain if _is_plain(hints[name])}
 

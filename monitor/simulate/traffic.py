@@ -53,34 +53,41 @@ def trace() -> tuple[TraceRow, ...]:
 
 
 @dataclass(slots=True)
-class Traffic:
-    """A stream of requests in virtual time. The first five fields are settings and may be changed at any moment."""
+class TrafficSettings:
+    """What may be changed at any moment."""
 
     rate_per_s: float = 0.0
     prompt_factor: float = 1.0  # 2: prompts twice as long
     output_factor: float = 1.0
     daily_swing: float = 0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
     shared_tokens: float = 0.0  # so many first tokens are the same in every prompt: a system prompt
+
+
+@dataclass(slots=True)
+class Traffic:
+    """A stream of requests in virtual time."""
+
+    settings: TrafficSettings = field(default_factory=TrafficSettings)
     seed: int = 0
     now_s: float = 0.0
     _rows: Iterator[TraceRow] = field(init=False)
     _row: TraceRow = field(init=False)
     _gap: float = field(init=False)  # still to go to the next request, in mean gaps
-
     _in_force: tuple[float, float] = field(init=False)  # rate and daily swing
 
     def __post_init__(self) -> None:
-        self._in_force = (self.rate_per_s, self.daily_swing)
+        self._in_force = (self.settings.rate_per_s, self.settings.daily_swing)
         self._rows = _replay(random.Random(self.seed))  # noqa: S311 - a story that can be told again, not a secret
         self._take_next()
 
     def catch_up(self, now_s: float) -> None:
         """If the rate was set anew at `now_s`: what has passed until then passed at the old one."""
-        if self._in_force != (self.rate_per_s, self.daily_swing):
+        wanted = (self.settings.rate_per_s, self.settings.daily_swing)
+        if self._in_force != wanted:
             if now_s > self.now_s:
-                self._gap = max(0.0, self._gap - (now_s - self.now_s) * self._rate(self.now_s, *self._in_force))
+                self._gap = max(0.0, self._gap - (now_s - self.now_s) * _rate(self.now_s, *self._in_force))
                 self.now_s = now_s
-            self._in_force = (self.rate_per_s, self.daily_swing)
+            self._in_force = wanted
 
     def next_s(self) -> float:
         """When it wants to be asked again: for the next request, or because the rate moves; infinite without traffic."""
@@ -105,17 +112,23 @@ class Traffic:
         return arrivals
 
     def _arrival(self) -> Arrival:
-        prompt = max(1, round(self._row.prompt_tokens * self.prompt_factor))
-        return Arrival(self.now_s, prompt, max(1, round(self._row.output_tokens * self.output_factor)))
+        prompt = max(1, round(self._row.prompt_tokens * self.settings.prompt_factor))
+        return Arrival(self.now_s, prompt, max(1, round(self._row.output_tokens * self.settings.output_factor)))
 
-    def _rate(self, at_s: float, rate_per_s: float | None = None, daily_swing: float | None = None) -> float:
-        rate_per_s = self.rate_per_s if rate_per_s is None else rate_per_s
-        daily = 1.0 - (self.daily_swing if daily_swing is None else daily_swing) * cos(2 * pi * (at_s - QUIETEST_AT_S) / DAY_S)
-        return rate_per_s * MINUTES[int(at_s // 60) % len(MINUTES)] * daily
+    def _rate(self, at_s: float) -> float:
+        return _rate(at_s, self.settings.rate_per_s, self.settings.daily_swing)
 
     def _take_next(self) -> None:
         self._row = next(self._rows)
         self._gap = self._row.gap
+
+
+def _rate(at_s: float, rate_per_s: float, daily_swing: float) -> float:
+    """Requests per second at a moment."""
+    if rate_per_s <= 0:
+        return 0.0
+    daily = 1.0 - daily_swing * cos(2 * pi * (at_s - QUIETEST_AT_S) / DAY_S) if daily_swing else 1.0
+    return rate_per_s * MINUTES[int(at_s // 60) % len(MINUTES)] * daily
 
 
 def _replay(chance: random.Random) -> Iterator[TraceRow]:

@@ -146,6 +146,17 @@ def last_sample_of_each_probe(connection: Connection, target_name: str) -> list[
     return sorted((_sample(row) for row in rows), key=lambda s: s.probe)
 
 
+def revision_id(connection: Connection, probe: str, digest: str) -> int | None:
+    """The row of one revision of a probe's text."""
+    query = (
+        select(t.probe_revision.c.id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .where(t.probe.c.name == probe, t.probe_revision.c.digest == digest)
+    )
+    found = connection.execute(query).scalar()
+    return None if found is None else int(found)
+
+
 def newest_details(connection: Connection, target_name: str, since: datetime) -> dict[str, str]:
     """The newest sentence about a failure of each probe."""
     query = (

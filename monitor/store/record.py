@@ -75,6 +75,7 @@ def insert_sample(
     process_start_id: int | None,
     fingerprint_id: int | None,
     detail: str | None,
+    retry_of: int | None = None,
 ) -> int:
     """Store one sample; returns its id."""
     values = {name: getattr(sample, name) for name in _STORED_AS_IS}
@@ -90,6 +91,7 @@ def insert_sample(
         output_id=None if sample.output is None else ensure_output(connection, sample.output),
         started_at_us=to_us(sample.started_at),
         detail=detail,
+        retry_of=retry_of,
     )
 
 

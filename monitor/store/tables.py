@@ -99,6 +99,7 @@ sample = Table(
     Column("started_at_us", BigInteger, nullable=False),
     Column("phase", Text, nullable=False),
     Column("outcome", Text, nullable=False),
+    Column("retry_of", Integer),  # the sample whose near tie this run decides
     Column("detail", Text),  # a sentence about what went wrong; never a secret, never the answer
     Column("verdict", Text, nullable=False),
     Column("stale", Integer),
@@ -289,6 +290,50 @@ delivery = Table(
     Column("sent_at_us", BigInteger),
     Column("last_error", Text),
     Index("ix_delivery_state_next_attempt_at_us", "state", "next_attempt_at_us"),
+)
+
+pin = Table(
+    "pin",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
+    Column("revision_id", Integer, ForeignKey("probe_revision.id"), nullable=False),
+    Column("fingerprint_id", Integer, ForeignKey("fingerprint.id")),  # what was served when it was taken
+    Column("reason", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
+    Column("retired_at_us", BigInteger),  # a newer pin took its place, or somebody ended it; it is kept
+    Column("prompt_tokens", Integer),
+    Column("noise_nat", Float),
+    Column("ttft_ms", JSON, nullable=False),
+    Column("decode_tok_s", JSON, nullable=False),
+    Index("ix_pin_target_id_retired_at_us", "target_id", "retired_at_us"),
+)
+
+pin_output = Table(
+    "pin_output",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("pin_id", Integer, ForeignKey("pin.id"), nullable=False, index=True),
+    Column("output_id", Integer, ForeignKey("output.id"), nullable=False),
+    Column("tokens", JSON, nullable=False),
+    Column("token_ids", JSON, nullable=False),
+    Column("logprobs", JSON, nullable=False),
+    Column("finish_reason", Text),
+    Column("count", Integer, nullable=False),
+)
+
+review = Table(
+    "review",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("sample_id", Integer, ForeignKey("sample.id"), nullable=False, index=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("verdict", Text, nullable=False),  # right | wrong | corrected
+    Column("minutes", Float),
+    Column("note", Text),
 )
 
 lease = Table(

@@ -86,14 +86,19 @@ async def test_an_answer_that_drips_for_ever_ends_with_the_time_out_too() -> Non
                 await writer.drain()
                 await asyncio.sleep(0.05)
         except ConnectionError:
-            writer.close()
+            pass
+        finally:
+            writer.transport.abort()
+            gone.set()
 
+    gone = asyncio.Event()
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     began = time.monotonic()
     told = await failure(webhook(f"http://127.0.0.1:{port}/", "300ms"))
     assert time.monotonic() - began < 1.5
     assert not told.permanent
+    await gone.wait()  # the peer has noticed that we left, and its end of the connection is closed
     server.close()
 
 
@@ -101,6 +106,7 @@ async def test_a_peer_that_is_no_http_server_is_tried_again() -> None:
     async def rude(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
         writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(rude, "127.0.0.1", 0)
     told = await failure(webhook(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/T0KEN"))

@@ -65,6 +65,7 @@ def test_the_newest_twenty_are_shown_unless_told_otherwise(cli: Command, history
     assert shown() == list(range(5, 25))
     assert shown("--limit", "2") == [23, 24]
     assert shown("--limit", "0") == list(range(25))
+    assert cli("history", "--db", history.database, "--limit", "99999999999999999999999").code == 2
 
 
 def test_filters_narrow_it_down(cli: Command, history: History) -> None:
@@ -102,7 +103,7 @@ def test_a_time_may_be_iso_with_or_without_a_zone() -> None:
     assert moment("2026-03-01T13:00:00+01:00", NOON) == NOON
     local = moment("2026-03-01T12:00", NOON)
     assert local is not None
-    assert local == datetime(2026, 3, 1, 12, 0).astimezone()  # noqa: DTZ001 - local on purpose
+    assert local == datetime(2026, 3, 1, 12, 0).astimezone()
 
 
 def test_no_time_is_no_limit() -> None:

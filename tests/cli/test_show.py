@@ -27,11 +27,11 @@ def test_json_is_one_object_with_the_sentence_beside_the_fields(cli: Command, hi
     assert (found["samples"][0]["detail"], found["samples"][0]["output"]) == ("no connection", None)
 
 
-@pytest.mark.parametrize("number", ["7", "0", "99999999999999999999999"])
+@pytest.mark.parametrize("number", ["7", "0", "-1", "99999999999999999999999"])
 def test_a_sample_that_is_not_there_is_2(number: str, cli: Command, history: History) -> None:
-    ran = cli("show", number, "--db", history.database)
+    ran = cli("show", "--db", history.database, "--", number)
     assert (ran.code, ran.out) == (2, "")
-    assert "vllm-canary history" in ran.err
+    assert number in ran.err
 
 
 def test_an_answer_cannot_steer_the_terminal_nor_be_read_as_markup(cli: Command, history: History) -> None:

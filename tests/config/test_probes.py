@@ -69,7 +69,7 @@ def test_the_wait_is_the_classs_unless_the_probe_has_its_own(tmp_path: Path) -> 
         ("a", 2.0, True),
         ("b", 0.5, True),
         ("c", None, False),
-        ("d", 60.0, True),
+        ("d", 10.0, True),
     ]
 
 

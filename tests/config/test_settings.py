@@ -94,7 +94,7 @@ def test_what_is_not_said_has_the_documented_default(tmp_path: Path) -> None:
     assert settings.channels == []
     assert settings.targets[0].gpus == "auto"
     chat, batch = settings.class_settings("chat"), settings.class_settings("batch")
-    assert (chat and chat.max_wait, batch and batch.max_wait) == (2.0, 60.0)
+    assert (chat and chat.max_wait, batch and batch.max_wait) == (2.0, 10.0)
 
 
 def test_a_class_of_ones_own_does_not_take_the_built_in_ones_away(tmp_path: Path) -> None:

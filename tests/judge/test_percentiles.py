@@ -11,7 +11,7 @@ from math import comb
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from monitor.judge.percentiles import Percentile, interval_ranks, percentile, summarise
@@ -44,6 +44,7 @@ def binomial_below(count: int, share: Fraction) -> list[Fraction]:
     return list(accumulate(comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(count)))
 
 
+@settings(max_examples=60, deadline=None)
 @given(TIMES.filter(bool), SHARES)
 def test_a_percentile_is_the_smallest_value_with_that_share_at_or_below_it(values: list[float], share: float) -> None:
     at_or_below = {v: sum(other <= v for other in values) / len(values) for v in values}
@@ -69,6 +70,7 @@ def test_the_upper_end_of_a_median_needs_five_values() -> None:
     assert percentile([1.0, 2.0, 3.0, 4.0, 5.0], 0.5).high == 5.0
 
 
+@settings(max_examples=60, deadline=None)
 @given(TIMES.filter(bool), SHARES)
 def test_the_interval_holds_the_percentile(values: list[float], share: float) -> None:
     found = percentile(values, share)
@@ -82,6 +84,7 @@ def test_of_nothing_everything_is_unknown() -> None:
     assert percentile([], 0.5, beyond=0, smallest_wait=WAIT_MS) == Percentile()
 
 
+@settings(max_examples=60, deadline=None)
 @given(TIMES, SHARES, st.integers(1, 80), st.none() | st.floats(0, 1e6))
 def test_a_percentile_is_never_better_than_with_the_unanswered_left_out(
     values: list[float], share: float, beyond: int, wait: float | None
@@ -93,6 +96,7 @@ def test_a_percentile_is_never_better_than_with_the_unanswered_left_out(
         assert told.high is None or (left_out.high is not None and told.high >= left_out.high)
 
 
+@settings(max_examples=60, deadline=None)
 @given(TIMES, SHARES, st.integers(0, 80), st.floats(0, 1e6))
 def test_one_more_unanswered_canary_never_lowers_a_percentile(values: list[float], share: float, beyond: int, wait: float) -> None:
     assume(values or beyond)
@@ -102,6 +106,7 @@ def test_one_more_unanswered_canary_never_lowers_a_percentile(values: list[float
     assert after.high is None or (before.high is not None and after.high >= before.high)
 
 
+@settings(max_examples=60, deadline=None)
 @given(TIMES, SHARES, st.integers(0, 80), st.none() | st.floats(0, 1e6))
 def test_a_value_and_a_bound_are_never_told_together(values: list[float], share: float, beyond: int, wait: float | None) -> None:
     found = percentile(values, share, beyond, wait)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from monitor.measure.dcgm import DcgmSession, missing_proof, parse_dcgm
 from monitor.measure.cardsession import CardLostError, CardsUnavailableError
+from monitor.measure.dcgm import DcgmSession, missing_proof, parse_dcgm
 from monitor.model import GpuReading
 
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)

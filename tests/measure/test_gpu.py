@@ -18,8 +18,8 @@ import pytest
 from nvml import CARD_A, CARD_B, StubNvml, card
 
 from monitor.measure.cardfigures import GpuWindow, sample_fields, summarise
-from monitor.measure.gpu import GpuWatch, Timing
 from monitor.measure.cardsession import CardsUnavailableError
+from monitor.measure.gpu import GpuWatch, Timing
 from monitor.measure.nvml import Nvml
 from monitor.model import GpuReading, Sample
 
@@ -381,6 +381,23 @@ async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(
     assert identity is not None
     kept = {found.uuid: found for found in identity.cards}[CARD_B]
     assert (kept.power_limit_w, kept.max_sm_clock_mhz, kept.processes) == (650.0, 1980, None)
+
+
+async def test_a_card_that_is_lost_while_we_start_is_hidden_and_not_taken_out(nvml: StubNvml, start_watch: StartWatch) -> None:
+    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu1.lost": 1})
+    chosen, every = start_watch([CARD_A, CARD_B]), start_watch("auto")
+
+    def hidden(watch: GpuWatch) -> tuple[str, ...] | None:
+        identity = watch.identity()
+        return None if identity is None else identity.hidden
+
+    await until(lambda: (hidden(chosen), hidden(every)) == ((CARD_B,), ("card 1",)))
+    nvml.drop("gpu1.lost")
+    await until(lambda: (hidden(chosen), hidden(every)) == ((), ()))
+    nvml.set({"gpu1.lost": 1})  # now we know it, and it keeps what was known of it
+    await blind(every)
+    await asyncio.sleep(0.2)
+    assert (hidden(chosen), hidden(every)) == ((), ())
 
 
 # ---- windows ----

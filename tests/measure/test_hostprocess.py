@@ -80,7 +80,7 @@ def test_a_secret_given_to_a_launcher_is_not_shown(command: tuple[str, ...]) -> 
         (("--model", "/models/tiny", "-tp", "2"), "tp", "2"),
         (('--hf-overrides={"rope_theta": 10000}',), "hf-overrides", '{"rope_theta": 10000}'),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_an_option_that_changes_how_the_server_computes_is_kept_and_shown(words: Sequence[str], name: str, value: object) -> None:
     assert options_of((*SERVE, *words))[name] == value

@@ -16,9 +16,9 @@ from standin import StandIn
 from monitor.config.settings import TargetSettings
 from monitor.config.values import Secret
 from monitor.measure import identity
+from monitor.measure.cardsession import CardIdentity, CardsIdentity
 from monitor.measure.hostprocess import ProcessHiddenError, ServerProcess
 from monitor.measure.identity import Sources, read_identity
-from monitor.measure.nvml import CardIdentity, NvmlIdentity
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import client
 from monitor.model import DERIVED_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Fingerprint, FingerprintField, ServerPage
@@ -171,7 +171,7 @@ CARD_A, CARD_B = (CardIdentity(uuid, name="H200", power_limit_w=700.0, ecc=True)
 
 
 async def test_the_cards_are_told_in_one_order_with_what_limits_them(local: Sources) -> None:
-    gpus = [NvmlIdentity("610.43", "13.3", cards) for cards in ((CARD_A, CARD_B), (CARD_B, CARD_A))]
+    gpus = [CardsIdentity("610.43", "13.3", cards) for cards in ((CARD_A, CARD_B), (CARD_B, CARD_A))]
     first, second = [(await fields(replace(local, gpu=gpu)))["gpu"] for gpu in gpus]
     assert first == second
     assert [card["uuid"] for card in first.value] == ["GPU-a", "GPU-b"]
@@ -180,14 +180,22 @@ async def test_the_cards_are_told_in_one_order_with_what_limits_them(local: Sour
 
 async def test_only_the_cards_of_the_target_belong_to_its_identity(http: httpx.AsyncClient, local: Sources) -> None:
     chosen = sources(http, url="http://127.0.0.1:8000", gpus=["GPU-b"])
-    seen = await fields(replace(chosen, gpu=NvmlIdentity("610.43", "13.3", (CARD_A, CARD_B))))
+    seen = await fields(replace(chosen, gpu=CardsIdentity("610.43", "13.3", (CARD_A, CARD_B))))
     assert [card["uuid"] for card in seen["gpu"].value] == ["GPU-b"]
+
+
+async def test_a_card_that_cannot_be_read_makes_the_cards_unknown_and_not_changed(http: httpx.AsyncClient, local: Sources) -> None:
+    one_hidden = CardsIdentity("610.43", "13.3", (CARD_A,), hidden=("GPU-b",))
+    seen = await fields(replace(local, gpu=one_hidden))
+    assert (seen["gpu"].value, seen["gpu"].reason, seen["driver_version"].value) == (None, "GPU-b cannot be read", "610.43")
+    other = sources(http, url="http://127.0.0.1:8000", gpus=["GPU-a"])
+    assert [card["uuid"] for card in (await fields(replace(other, gpu=one_hidden)))["gpu"].value] == ["GPU-a"]
 
 
 async def test_a_driver_that_cannot_be_read_is_unknown_with_the_reason(local: Sources) -> None:
     seen = await fields(replace(local, gpu=None, gpu_reason="Driver/library version mismatch"))
     assert (seen["driver_version"].value, seen["driver_version"].reason) == (None, "Driver/library version mismatch")
-    partly = await fields(replace(local, gpu=NvmlIdentity(None, "13.3", ())))
+    partly = await fields(replace(local, gpu=CardsIdentity(None, "13.3", ())))
     assert (partly["driver_version"].reason, partly["gpu"].value) == ("NVML does not tell it", None)
 
 

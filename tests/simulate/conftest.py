@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+
 from monitor.simulate.engine import EngineConfig
 from monitor.simulate.identity import Identity
 from monitor.simulate.server import SimulatedServer

@@ -7,10 +7,12 @@ from math import exp
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+
 from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, Prompt, Speech, Wish, chat_ids, prompt_of
-from monitor.simulate.phrases import SURE, WITHOUT_BOS
+from monitor.simulate.phrases import SHIPPED, SURE, WITHOUT_BOS
 
 CANARIES = json.loads((Path(__file__).parent.parent / "vllm/model/canaries.json").read_text())
 CERTAIN = {c["prompt"]: c["expected"][0] for c in CANARIES if len(c["expected"]) == 1}
@@ -21,8 +23,8 @@ def asked(question: str, variant: str = "healthy", template: str = "plain") -> P
     return prompt_of(chat_ids([{"role": "user", "content": question}], template, variant))
 
 
-def said(question: str, variant: str = "healthy", batch: int = 1, wish: Wish = Wish(200)) -> Speech:
-    return LanguageModel(variant).speak(asked(question, variant), wish, batch)
+def said(question: str, variant: str = "healthy", batch: int = 1, wish: Wish | None = None) -> Speech:
+    return LanguageModel(variant).speak(asked(question, variant), wish or Wish(200), batch)
 
 
 def text(speech: Speech) -> str:
@@ -86,7 +88,23 @@ def test_without_the_beginning_of_text_token_prompts_are_one_token_shorter_and_a
 
 def test_the_texts_are_those_of_the_tiny_model() -> None:
     assert dict(SURE) == CERTAIN
-    assert set(WITHOUT_BOS) == set(CERTAIN)
+    assert set(WITHOUT_BOS) == {*CERTAIN, *SHIPPED}
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "probes").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_shipped_probes_are_answered_as_they_expect_and_not_so_without_the_beginning_of_text(file: Path) -> None:
+    shipped = yaml.safe_load(file.read_text())
+    long = [{**m, "content": f"Paragraph 1. The watch on the hill.\n\n{m['content']}"} for m in shipped["messages"]]
+    wish = Wish(shipped["max_tokens"], ignore_eos=shipped.get("sampling", {}).get("ignore_eos", False))
+
+    def met(messages: list[dict[str, str]], variant: str) -> bool:
+        answer = text(LanguageModel(variant).speak(prompt_of(chat_ids(messages, "plain", variant)), wish, 1))
+        return all(expected["contains"] in answer for expected in shipped.get("expect", ()))
+
+    assert met(shipped["messages"], "healthy")
+    assert met(long, "healthy")
+    if "expect" in shipped and file.stem != "coding":  # wrong code is code
+        assert not met(shipped["messages"], "lost-bos")
 
 
 def test_log_probabilities_are_probabilities_and_repeat_exactly() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from monitor.simulate.server import SimulatedServer
 
 Client = httpx.AsyncClient
@@ -151,10 +152,11 @@ def families(text: str) -> dict[str, tuple[str, str]]:
 def rows(text: str) -> dict[str, list[str]]:
     """The label sets of each sample name in the page's order; values of labels that name a route or a model left out."""
     found: dict[str, list[str]] = {}
+    values = re.compile(r'(handler|method|status|model_name|patchlevel|minor|version)="[^"]*"')
     for line in text.splitlines():
         if not line.startswith("#"):
             name, labels = re.match(r"([\w:]+)(?:\{(.*)\})? \S+$", line).groups()  # type: ignore[union-attr]
-            found.setdefault(name, []).append(re.sub(r'(handler|method|status|model_name|patchlevel|minor|version)="[^"]*"', r"\1", labels or ""))
+            found.setdefault(name, []).append(values.sub(r"\1", labels or ""))
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from monitor.simulate.blocks import prefix_keys
 from monitor.simulate.engine import Ending, Engine, EngineConfig, EngineRequest, Handle, Speeds, State, StepResult
 
@@ -38,8 +39,8 @@ class Run:
         return self.engine.counters
 
 
-def engine_of(speed: Speeds = Speeds(1.0, 1.0), **config: object) -> Engine:
-    return Engine(EngineConfig(**config), lambda: speed)  # type: ignore[arg-type]
+def engine_of(speed: float = 1.0, **config: object) -> Engine:
+    return Engine(EngineConfig(**config), lambda: Speeds(speed, speed))  # type: ignore[arg-type]
 
 
 def request_of(number: int, wanted: Wanted) -> EngineRequest:
@@ -209,7 +210,7 @@ def test_chat_behind_a_batch_waits_as_long_as_the_queue_is() -> None:
 
 
 def test_slower_clocks_slow_the_steps_and_a_fault_of_the_host_leaves_the_card_idle() -> None:
-    healthy, slow = (drive(engine_of(Speeds(s, s), host_s=0.0), [Wanted(answer=50)]).handles[0].last_s for s in (1.0, 0.5))
+    healthy, slow = (drive(engine_of(s, host_s=0.0), [Wanted(answer=50)]).handles[0].last_s for s in (1.0, 0.5))
     assert slow == pytest.approx(2 * healthy)
     hosted = drive(engine_of(host_delay_s=0.02), [Wanted(answer=50)])
     assert hosted.steps[-1].busy < 0.5

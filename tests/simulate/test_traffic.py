@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import mean, pstdev
 
 import pytest
 
-from monitor.simulate.traffic import Traffic, trace
+from monitor.simulate.traffic import Traffic, TrafficSettings, trace
+
+
+def traffic_of(rate_per_s: float, seed: int = 0, **more: float) -> Traffic:
+    return Traffic(TrafficSettings(rate_per_s, **more), seed)
 
 
 def test_the_same_seed_brings_the_same_requests_and_another_one_others() -> None:
-    first, again, other = (Traffic(2.0, seed=seed).advance(600) for seed in (7, 7, 8))
+    first, again, other = (traffic_of(2.0, seed).advance(600) for seed in (7, 7, 8))
     assert first == again
     assert first != other
 
 
 def test_it_does_not_matter_how_the_time_is_cut() -> None:
-    whole = Traffic(1.0, seed=1).advance(300)
-    pieces, traffic = [], Traffic(1.0, seed=1)
+    whole = traffic_of(1.0, seed=1).advance(300)
+    pieces, traffic = [], traffic_of(1.0, seed=1)
     for tenth in range(1, 3001):
         pieces += traffic.advance(tenth / 10)
     assert [a.prompt_tokens for a in pieces] == [a.prompt_tokens for a in whole]
@@ -25,34 +30,34 @@ def test_it_does_not_matter_how_the_time_is_cut() -> None:
 
 
 def test_the_mean_rate_over_a_day_is_the_one_asked_for() -> None:
-    assert len(Traffic(0.5, seed=3).advance(86_400)) / 86_400 == pytest.approx(0.5, rel=0.03)
+    assert len(traffic_of(0.5, seed=3).advance(86_400)) / 86_400 == pytest.approx(0.5, rel=0.03)
 
 
 def test_arrivals_are_uneven_and_lengths_have_a_long_tail() -> None:
-    arrivals = Traffic(1.0, seed=5).advance(10_000)
-    gaps = [b.at_s - a.at_s for a, b in zip(arrivals, arrivals[1:], strict=False)]
+    arrivals = traffic_of(1.0, seed=5).advance(10_000)
+    gaps = [b.at_s - a.at_s for a, b in pairwise(arrivals)]
     assert pstdev(gaps) / mean(gaps) > 0.9
     prompts = sorted(a.prompt_tokens for a in arrivals)
     assert prompts[-1] > 3 * prompts[len(prompts) // 2]
 
 
 def test_a_changed_rate_holds_from_now_on_and_zero_means_silence() -> None:
-    traffic = Traffic(10.0, seed=2)
+    traffic = traffic_of(10.0, seed=2)
     assert len(traffic.advance(60)) > 200
-    traffic.rate_per_s = 0.0
+    traffic.settings.rate_per_s = 0.0
     assert traffic.advance(600) == []
     assert traffic.next_s() == float("inf")
-    traffic.rate_per_s = 10.0
+    traffic.settings.rate_per_s = 10.0
     assert 600 < traffic.next_s() < 620
 
 
 def test_longer_prompts_are_longer_by_the_factor() -> None:
-    plain, longer = Traffic(1.0, seed=4), Traffic(1.0, prompt_factor=3.0, seed=4)
+    plain, longer = traffic_of(1.0, seed=4), traffic_of(1.0, prompt_factor=3.0, seed=4)
     assert [3 * a.prompt_tokens for a in plain.advance(100)] == [a.prompt_tokens for a in longer.advance(100)]
 
 
 def test_a_quiet_night_has_fewer_requests_than_an_afternoon() -> None:
-    traffic = Traffic(1.0, daily_swing=0.8, seed=6)
+    traffic = traffic_of(1.0, daily_swing=0.8, seed=6)
     traffic.advance(3 * 3600)
     night = len(traffic.advance(5 * 3600))
     traffic.advance(15 * 3600)

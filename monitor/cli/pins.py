@@ -1,0 +1,229 @@
+"""`pins`: list them with age, reason, expiry and staleness; show, compare, export, import, end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, now_utc, print_json
+from monitor.model import Pin
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options: without an action the list."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="the pins that hold (the default)")
+    shown = actions.add_parser("show", help="one pin with its accepted answers")
+    shown.add_argument("pin", type=int, metavar="PIN", help="its number")
+    diff = actions.add_parser("diff", help="compare two pins of a probe")
+    diff.add_argument("pin", type=int, metavar="PIN", help="the earlier one")
+    diff.add_argument("other", type=int, metavar="OTHER", help="the later one")
+    export = actions.add_parser("export", help="write all pins that hold as YAML")
+    export.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: standard output)")
+    take = actions.add_parser("import", help="take up pins from a file that `export` wrote")
+    take.add_argument("file", type=Path, metavar="FILE", help="the file")
+    expire = actions.add_parser("expire", help="end a pin; it is kept, and judges no more")
+    expire.add_argument("pin", type=int, metavar="PIN", help="its number")
+    for each in (listing, shown, diff, export, take, expire, parser):
+        config_arguments(each)
+        json_argument(each)
+    for each in (listing, parser):
+        each.add_argument("--all", action="store_true", help="those that ended too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the action."""
+    actions = {"list": _list, "show": _show, "diff": _diff, "export": _export, "import": _import, "expire": _expire}
+    return actions[args.action or "list"](args)
+
+
+def _find(args: argparse.Namespace, retired: bool) -> tuple[list[Pin], dict[str, str | None]]:
+    """Pins, and the digest that each target has now."""
+    from monitor.store import fingerprints, pins, queries  # noqa: PLC0415 - --help needs no SQLAlchemy
+    from monitor.store.database import reading  # noqa: PLC0415
+
+    with reading(database_of(args)) as connection:
+        found = pins.find(connection, retired=retired)
+        now = {row.name: fingerprints.current(connection, row.id) for row in queries.targets(connection)}
+    return found, {name: None if one is None else one.digest for name, one in now.items()}
+
+
+def _one(args: argparse.Namespace, number: int) -> Pin:
+    found, _ = _find(args, retired=True)
+    pin = next((p for p in found if p.id == number), None)
+    if pin is None:
+        raise CommandError(f"there is no pin {number}; `vllm-canary pins --all` lists them")
+    return pin
+
+
+def state_of(pin: Pin, digest: str | None, now: datetime) -> str:
+    """holds, stale (what is served has changed since), expired or ended."""
+    if pin.retired_at is not None:
+        return "ended"
+    if pin.fingerprint is not None and digest is not None and pin.fingerprint != digest:
+        return "stale"
+    return "expired" if pin.expires_at <= now else "holds"
+
+
+def _list(args: argparse.Namespace) -> int:
+    from monitor.show.records import pin_record  # noqa: PLC0415
+
+    found, digests = _find(args, args.all)
+    now = now_utc()
+    if args.json:
+        print_json({"pins": [{**pin_record(p), "state": state_of(p, digests.get(p.target), now)} for p in found]})
+        return 0
+    from monitor.show.terminal import console, table  # noqa: PLC0415
+
+    rows = [
+        [
+            p.id,
+            p.target,
+            p.probe,
+            state_of(p, digests.get(p.target), now),
+            f"{(now - p.created_at).days} d",
+            f"{p.expires_at:%Y-%m-%d}",
+            len(p.outputs),
+            p.author,
+            p.reason,
+        ]
+        for p in found
+    ]
+    headings = ["id", "target", "probe", "state", "age", "expires", "answers count", "by", "reason detail"]
+    console().print(table(headings, rows) if found else 'no pins; `vllm-canary pin --reason "…"` records some')
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from monitor.show.records import pin_record  # noqa: PLC0415
+
+    pin = _one(args, args.pin)
+    record = pin_record(pin)
+    if args.json:
+        print_json({"pins": [record]})
+        return 0
+    from monitor.show.terminal import UNKNOWN, console, printable, table  # noqa: PLC0415
+
+    out = console()
+    plain = {k: v for k, v in record.items() if k != "outputs"}
+    out.print(table(["field", "value detail"], [[k, UNKNOWN if v is None else v] for k, v in plain.items()]))
+    for output in pin.outputs:
+        out.print(f"\n{output.count}× {output.finish_reason or UNKNOWN}, {len(output.tokens)} tokens:", style="bold")
+        out.print(printable(output.text), markup=False)
+    return 0
+
+
+def _diff(args: argparse.Namespace) -> int:
+    """Which answers came and went, and how far the log-probabilities of those that stayed moved."""
+    first, second = _one(args, args.pin), _one(args, args.other)
+    if first.probe != second.probe:
+        raise CommandError(f"pin {first.id} is of {first.probe} and pin {second.id} of {second.probe}; compare pins of one probe")
+    before, after = {o.text: o for o in first.outputs}, {o.text: o for o in second.outputs}
+    gone, new = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+    stayed = {text: _moved(before[text].logprobs, after[text].logprobs) for text in sorted(before.keys() & after.keys())}
+    if args.json:
+        told = [{"text": text, "logprob_shift": shift} for text, shift in stayed.items()]
+        lengths = [first.prompt_tokens, second.prompt_tokens]
+        print_json({"differences": [{"probe": first.probe, "gone": gone, "new": new, "stayed": told, "prompt_tokens": lengths}]})
+        return 0
+    from monitor.show.terminal import UNKNOWN, printable  # noqa: PLC0415
+
+    for sign, texts in (("-", gone), ("+", new)):
+        for text in texts:
+            print(f"{sign} {printable(text)}")
+    for text, shift in stayed.items():
+        print(f"= {printable(text)}   (log-probabilities {UNKNOWN if shift is None else f'{shift:+.4f} nat'})")
+    if first.prompt_tokens != second.prompt_tokens:
+        print(f"prompt tokens: {first.prompt_tokens} → {second.prompt_tokens}")
+    return 0
+
+
+def _moved(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
+    """Mean log-probability now minus then over the tokens of one answer."""
+    known = [b - a for a, b in zip(before, after, strict=False) if a is not None and b is not None]
+    return fmean(known) if known else None
+
+
+def _export(args: argparse.Namespace) -> int:
+    from monitor.store.pinfile import to_yaml  # noqa: PLC0415
+
+    found, _ = _find(args, retired=False)
+    text = to_yaml(found)
+    if args.file is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        args.file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{args.file} cannot be written: {error.strerror}", code=3) from None
+    if args.json:
+        print_json({"file": str(args.file), "pins": len(found)})
+    else:
+        print(f"{len(found)} pins in {args.file}")
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    """All or nothing: one transaction."""
+    from monitor.store.database import open_writer  # noqa: PLC0415
+    from monitor.store.pinfile import from_yaml  # noqa: PLC0415
+    from monitor.store.writer import Writer  # noqa: PLC0415
+
+    try:
+        text = args.file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{args.file} cannot be read: {error}") from None
+    found = from_yaml(text, str(args.file))
+    writer = Writer(open_writer(database_of(args)), patient=False)
+    try:
+        numbers = writer.do(lambda connection: [_take(connection, pin) for pin in found])
+    finally:
+        writer.close()
+    if args.json:
+        print_json({"imported": numbers})
+    else:
+        print(f"{len(numbers)} pins imported")
+    return 0
+
+
+def _take(connection: Any, pin: Pin) -> int:
+    """One pin into the history. Raises PinFileError where it does not belong to this history."""
+    from monitor.store import fingerprints, pins, queries  # noqa: PLC0415
+    from monitor.store.pinfile import PinFileError  # noqa: PLC0415
+
+    row = queries.target(connection, pin.target)
+    if row is None:
+        raise PinFileError(f"the history knows no target {pin.target}; nothing was imported")
+    revision_id = queries.revision_id(connection, pin.probe, pin.revision)
+    if revision_id is None:
+        raise PinFileError(f"the history knows no probe {pin.probe} of revision {pin.revision}: its text has changed; nothing was imported")
+    known = next((f for f in fingerprints.all_of(connection, row.id) if f.digest == pin.fingerprint), None)
+    if known is None and pin.fingerprint is not None:
+        raise PinFileError(
+            f"the pin of {pin.probe} was taken under {pin.fingerprint}, which {pin.target} never was: another model? nothing was imported"
+        )
+    return pins.add(connection, pin, target_id=row.id, revision_id=revision_id, fingerprint_id=None if known is None else known.id)
+
+
+def _expire(args: argparse.Namespace) -> int:
+    from monitor.store import pins  # noqa: PLC0415
+    from monitor.store.database import open_writer  # noqa: PLC0415
+    from monitor.store.writer import Writer  # noqa: PLC0415
+
+    writer = Writer(open_writer(database_of(args)), patient=False)
+    try:
+        ended = writer.do(lambda connection: pins.retire(connection, args.pin, now_utc()))
+    finally:
+        writer.close()
+    if not ended:
+        raise CommandError(f"there is no pin {args.pin} that still holds")
+    if args.json:
+        print_json({"ended": args.pin})
+    else:
+        print(f"pin {args.pin} has ended; it is kept, and judges no more")
+    return 0

@@ -1,0 +1,78 @@
+"""What commands that measure once share with the daemon: a watch under its lease, opened and closed cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from monitor.config.settings import Settings, TargetSettings
+from monitor.daemon.cards import CardWatches
+from monitor.daemon.lanes import lease_name, leased
+from monitor.daemon.watch import TargetWatch
+from monitor.model import Probe
+from monitor.store.database import open_writer
+from monitor.store.writer import Writer
+
+LOAD_TOKENS = 2000
+LOAD_SETTLE_S = 0.5
+
+
+@asynccontextmanager
+async def watching(settings: Settings, target: TargetSettings, probes: Sequence[Probe], lease_wait_s: float) -> AsyncIterator[TargetWatch]:
+    """A watch of one target for one command, alone on its lane. Raises Told where server, database or lease cannot be had."""
+    writer = Writer(open_writer(settings.database), patient=False)
+    cards = CardWatches([target.watches_gpus])
+    cards.start()
+    watch = TargetWatch(target, probes, writer, cards.of(target.watches_gpus), keeps_identity=False)
+    try:
+        await watch.load()
+        await watch.find_model()
+        async with leased(writer, lease_name(target.name, capped=True), lease_wait_s):
+            yield watch
+    finally:
+        await watch.close()
+        cards.stop()
+        await asyncio.to_thread(writer.close)
+
+
+@asynccontextmanager
+async def beside_load(watch: TargetWatch, requests: int) -> AsyncIterator[None]:
+    """Keep some long requests running beside what happens inside: other company in the batch, so that near ties show."""
+    if requests == 0:
+        yield
+        return
+    tasks = [asyncio.create_task(_long_request(watch, number)) for number in range(requests)]
+    await asyncio.sleep(LOAD_SETTLE_S)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _long_request(watch: TargetWatch, number: int) -> None:
+    """One request that goes on until it is cancelled, in pieces that fit any context."""
+    while True:
+        body: dict[str, Any] = {
+            "prompt": f"Tell a long story, number {number}.",
+            "max_tokens": 256,
+            "ignore_eos": True,
+            "min_tokens": 256,
+            "temperature": 0,
+            "stream": True,
+            "cache_salt": uuid.uuid4().hex,
+        }
+        if watch.canary.model is not None:
+            body["model"] = watch.canary.model
+        try:
+            async with watch.canary.http.stream("POST", "/v1/completions", json=body) as response:
+                async for _ in response.aiter_raw():
+                    pass
+        except httpx.HTTPError:
+            await asyncio.sleep(LOAD_SETTLE_S)

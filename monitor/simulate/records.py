@@ -1,0 +1,163 @@
+"""What a daemon would store, as rows of CSV: the names are those of the samples and of the tables of readings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from statistics import median
+from typing import Any
+
+from monitor.simulate.card import CardReading
+from monitor.simulate.world import World
+
+Row = dict[str, Any]
+
+#: monitor.model.SAMPLE_FIELDS; a test compares the two. Written down, because the simulator imports nothing of the daemon.
+SAMPLE_FIELDS = (
+    "id", "target", "probe", "class", "started_at", "phase", "outcome", "verdict", "stale", "fingerprint", "pin", "priority",
+    "process_start", "idle_before_s", "connect_ms", "ttft_ms", "ttft_visible_ms", "e2e_ms", "decode_tok_s", "itl_p50_ms", "itl_p95_ms",
+    "itl_max_ms", "observer_lag_ms", "prompt_tokens", "completion_tokens", "cached_tokens", "finish_reason", "output", "spec_acceptance",
+    "queue_ms", "prefill_ms", "decode_ms", "server_timing", "running", "waiting", "kv_usage", "preemptions", "other_prompt_tokens",
+    "other_generation_tokens", "gpu_uuid", "gpu_temp_c", "gpu_mem_temp_c", "gpu_margin_c", "sm_clock_mhz", "mem_clock_mhz", "gpu_util",
+    "power_w", "power_limit_w", "energy_j", "vram_used_mib", "throttle_thermal_ms", "throttle_power_ms", "throttle_brake_ms", "gpu_age_ms",
+    "first_divergence", "logprob_shift",
+)  # fmt: skip
+SERVER_FIELDS = (
+    "state", "running", "waiting", "kv_usage", "engine_steps", "preemptions", "prompt_tokens", "generation_tokens", "requests_finished",
+    "requests_aborted", "queue_s_sum", "queue_count", "prefill_s_sum", "prefill_count", "draft_tokens", "accepted_tokens",
+)  # fmt: skip
+GPU_FIELDS = (
+    "gpu_uuid", "count", "temp_c_min", "temp_c_median", "temp_c_max", "sm_clock_mhz_min", "sm_clock_mhz_median", "sm_clock_mhz_max",
+    "power_w_min", "power_w_median", "power_w_max", "util_min", "util_median", "util_max", "mem_temp_c", "margin_c", "mem_clock_mhz",
+    "vram_used_mib", "power_limit_w", "event_reasons", "energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns",
+)  # fmt: skip
+READING_FIELDS = ("kind", "target", "at", *SERVER_FIELDS, *GPU_FIELDS)  # kind: server or gpu; what the other kind has stays empty
+
+
+def iso(unix_s: float) -> str:
+    """As the daemon writes times."""
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One look at the metrics page. None: it does not show this. `state` as in the daemon's readings."""
+
+    state: str
+    process_start_s: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    asleep: bool = False
+    engine_steps: float | None = None
+    preemptions: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    requests_finished: float | None = None
+    requests_aborted: float | None = None
+    queue_s_sum: float | None = None
+    queue_count: float | None = None
+    prefill_s_sum: float | None = None
+    prefill_count: float | None = None
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+
+
+#: Name of a family on the page -> the fields that follow from it, for pages that hide or rename some.
+FAMILIES = {
+    "vllm:num_requests_running": ("running",),
+    "vllm:num_requests_waiting": ("waiting",),
+    "vllm:kv_cache_usage_perc": ("kv_usage",),
+    "vllm:iteration_tokens_total": ("engine_steps",),
+    "vllm:num_preemptions_total": ("preemptions",),
+    "vllm:prompt_tokens_total": ("prompt_tokens",),
+    "vllm:generation_tokens_total": ("generation_tokens",),
+    "vllm:request_success_total": ("requests_finished", "requests_aborted"),
+    "vllm:request_queue_time_seconds": ("queue_s_sum", "queue_count"),
+    "vllm:request_prefill_time_seconds": ("prefill_s_sum", "prefill_count"),
+    "process_start_time_seconds": ("process_start_s",),
+}
+
+
+def page_of(world: World) -> Page:
+    """What the daemon would read off the page now."""
+    if world.is_down:
+        return Page("refused")
+    if world.identity.metrics_status != 200:
+        return Page("http_error")
+    if world.identity.metrics_delay_s > 1.0:  # a daemon gives a scrape up after one second
+        return Page("timeout")
+    engine, counters = world.engine, world.engine.counters
+    shown: dict[str, float | None] = {
+        "process_start_s": world.process_start_s if world.identity.api_servers == 1 else None,
+        "running": engine.gauges.running,
+        "waiting": engine.gauges.waiting,
+        "kv_usage": engine.gauges.kv_usage,
+        "engine_steps": counters.iteration_tokens.count,
+        "preemptions": counters.num_preemptions,
+        "prompt_tokens": counters.prompt_tokens,
+        "generation_tokens": counters.generation_tokens,
+        "requests_finished": sum(counters.request_success.values()),
+        "requests_aborted": counters.request_success["abort"],
+        "queue_s_sum": counters.queue_time.sum,
+        "queue_count": counters.queue_time.count,
+        "prefill_s_sum": counters.prefill_time.sum,
+        "prefill_count": counters.prefill_time.count,
+    }
+    for family in (*world.identity.hidden_metrics, *world.identity.renamed_metrics):
+        shown |= dict.fromkeys(FAMILIES.get(family, ()))
+    if world.config.num_speculative_tokens:
+        shown["draft_tokens"] = counters.spec_decode_num_draft_tokens
+        shown["accepted_tokens"] = counters.spec_decode_num_accepted_tokens
+    return Page("ok", asleep=world.config.asleep, **shown)
+
+
+def thermal_ns(card: CardReading) -> int:
+    """Both thermal slowdowns as the daemon adds them up."""
+    return card.sw_thermal_ns + card.hw_thermal_ns
+
+
+def gpu_row(looks: Sequence[CardReading]) -> Row:
+    """Some seconds of one card: least, median and largest, and the counters at the end."""
+    last = looks[-1]
+    row: Row = {"gpu_uuid": last.uuid, "count": len(looks), "event_reasons": reduce(or_, (look.event_reasons for look in looks))}
+    for name in ("temp_c", "sm_clock_mhz", "power_w", "util"):
+        values = [getattr(look, name) for look in looks]
+        row |= {f"{name}_min": min(values), f"{name}_median": median(values), f"{name}_max": max(values)}
+    for field, name in (("mem_temp_c", "mem_temp_c"), ("margin_c", "margin_c"), ("mem_clock_mhz", "mem_clock_mhz")):
+        row[field] = getattr(last, name)
+    row |= {"vram_used_mib": last.vram_used_mib, "power_limit_w": last.power_limit_w, "energy_j": round(last.energy_j, 3)}
+    return row | {"throttle_thermal_ns": thermal_ns(last), "throttle_power_ns": last.sw_power_ns, "throttle_brake_ns": last.brake_ns}
+
+
+def sample_gpu(before: Sequence[CardReading], after: Sequence[CardReading], took_s: float) -> Row:
+    """The card's part of a sample: of the worst card, by throttling, then margin, then temperature."""
+    if not after:
+        return {}
+
+    def badness(pair: tuple[CardReading, CardReading]) -> tuple[float, float, float]:
+        first, last = pair
+        margin = -1e9 if last.margin_c is None else -last.margin_c
+        return thermal_ns(last) - thermal_ns(first), margin, last.temp_c
+
+    first, last = max(zip(before, after, strict=True), key=badness)
+    return {
+        "gpu_uuid": last.uuid,
+        "gpu_temp_c": last.temp_c,
+        "gpu_mem_temp_c": last.mem_temp_c,
+        "gpu_margin_c": last.margin_c,
+        "sm_clock_mhz": last.sm_clock_mhz,
+        "mem_clock_mhz": last.mem_clock_mhz,
+        "gpu_util": last.util,
+        "power_w": last.power_w,
+        "power_limit_w": last.power_limit_w,
+        "energy_j": round(last.energy_j - first.energy_j, 3),
+        "vram_used_mib": last.vram_used_mib,
+        "throttle_thermal_ms": round(min((thermal_ns(last) - thermal_ns(first)) / 1e6, took_s * 1e3), 3),
+        "throttle_power_ms": round((last.sw_power_ns - first.sw_power_ns) / 1e6, 3),
+        "throttle_brake_ms": round((last.brake_ns - first.brake_ns) / 1e6, 3),
+        "gpu_age_ms": 0.0,
+    }

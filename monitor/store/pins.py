@@ -1,0 +1,163 @@
+"""Pins in the history: recorded, found, retired; never deleted. And what people said of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from monitor.model import Pin, PinnedOutput
+from monitor.store import tables as t
+from monitor.store.record import ensure_output
+from monitor.store.times import from_us, maybe_from_us, to_us
+
+
+def add(connection: Connection, pin: Pin, *, target_id: int, revision_id: int, fingerprint_id: int | None) -> int:
+    """Record a pin; one of the same probe under the same identity is retired and kept. Returns its id."""
+    same_identity = t.pin.c.fingerprint_id.is_(None) if fingerprint_id is None else t.pin.c.fingerprint_id == fingerprint_id
+    this_probe = select(t.probe_revision.c.probe_id).where(t.probe_revision.c.id == revision_id).scalar_subquery()
+    earlier = (
+        select(t.pin.c.id)
+        .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
+        .where(t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None), same_identity, t.probe_revision.c.probe_id == this_probe)
+    )
+    old = list(connection.execute(earlier).scalars())
+    connection.execute(update(t.pin).where(t.pin.c.id.in_(old)).values(retired_at_us=to_us(pin.created_at)))
+    values = {
+        "target_id": target_id,
+        "revision_id": revision_id,
+        "fingerprint_id": fingerprint_id,
+        "reason": pin.reason,
+        "author": pin.author,
+        "created_at_us": to_us(pin.created_at),
+        "expires_at_us": to_us(pin.expires_at),
+        "prompt_tokens": pin.prompt_tokens,
+        "noise_nat": pin.noise_nat,
+        "ttft_ms": list(pin.ttft_ms),
+        "decode_tok_s": list(pin.decode_tok_s),
+    }
+    key = connection.execute(insert(t.pin).values(**values)).inserted_primary_key
+    pin_id = int(key[0]) if key is not None else 0
+    for output in pin.outputs:
+        connection.execute(
+            insert(t.pin_output).values(
+                pin_id=pin_id,
+                output_id=ensure_output(connection, output.text),
+                tokens=list(output.tokens),
+                token_ids=list(output.token_ids),
+                logprobs=list(output.logprobs),
+                finish_reason=output.finish_reason,
+                count=output.count,
+            )
+        )
+    return pin_id
+
+
+def retire(connection: Connection, pin_id: int, now: datetime) -> bool:
+    """End a pin; False when there is none of that number that still holds."""
+    done = connection.execute(update(t.pin).where(t.pin.c.id == pin_id, t.pin.c.retired_at_us.is_(None)).values(retired_at_us=to_us(now)))
+    return done.rowcount == 1
+
+
+def find(connection: Connection, target: str | None = None, retired: bool = False) -> list[Pin]:
+    """Pins, the newest first; without `retired` only those that hold."""
+    query = (
+        select(
+            t.pin,
+            t.target.c.name.label("target"),
+            t.probe.c.name.label("probe"),
+            t.probe_revision.c.digest.label("revision"),
+            t.fingerprint.c.digest.label("fingerprint"),
+        )
+        .join(t.target, t.target.c.id == t.pin.c.target_id)
+        .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .outerjoin(t.fingerprint, t.fingerprint.c.id == t.pin.c.fingerprint_id)
+        .order_by(t.pin.c.created_at_us.desc(), t.pin.c.id.desc())
+    )
+    if target is not None:
+        query = query.where(t.target.c.name == target)
+    if not retired:
+        query = query.where(t.pin.c.retired_at_us.is_(None))
+    rows = connection.execute(query).all()
+    return [_pin(row, _outputs(connection, row.id)) for row in rows]
+
+
+def get(connection: Connection, pin_id: int) -> Pin | None:
+    """One pin, retired or not."""
+    return next((pin for pin in find(connection, retired=True) if pin.id == pin_id), None)
+
+
+def stamp(connection: Connection) -> tuple[int, int]:
+    """Moves whenever a pin is added or retired: newest id and number of those that hold."""
+    newest = connection.execute(select(func.max(t.pin.c.id))).scalar()
+    holding = connection.execute(select(func.count()).select_from(t.pin).where(t.pin.c.retired_at_us.is_(None))).scalar()
+    return int(newest or 0), int(holding or 0)
+
+
+def _outputs(connection: Connection, pin_id: int) -> tuple[PinnedOutput, ...]:
+    query = (
+        select(t.pin_output, t.output.c.text)
+        .join(t.output, t.output.c.id == t.pin_output.c.output_id)
+        .where(t.pin_output.c.pin_id == pin_id)
+        .order_by(t.pin_output.c.count.desc(), t.pin_output.c.id)
+    )
+    return tuple(
+        PinnedOutput(r.text, tuple(r.tokens), tuple(r.token_ids), tuple(r.logprobs), r.finish_reason, r._mapping["count"])
+        for r in connection.execute(query)
+    )
+
+
+def _pin(row: Row[Any], outputs: Sequence[PinnedOutput]) -> Pin:
+    return Pin(
+        id=row.id,
+        target=row.target,
+        probe=row.probe,
+        revision=row.revision,
+        fingerprint=row.fingerprint,
+        reason=row.reason,
+        author=row.author,
+        created_at=from_us(row.created_at_us),
+        expires_at=from_us(row.expires_at_us),
+        outputs=tuple(outputs),
+        prompt_tokens=row.prompt_tokens,
+        noise_nat=row.noise_nat,
+        ttft_ms=tuple(row.ttft_ms),
+        decode_tok_s=tuple(row.decode_tok_s),
+        retired_at=maybe_from_us(row.retired_at_us),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a person said of a sample."""
+
+    sample_id: int
+    at: datetime
+    author: str
+    verdict: str
+    minutes: float | None
+    note: str | None
+
+
+def add_review(connection: Connection, review: Review) -> None:
+    """Keep it beside the sample: corrections and review time stand with generation time."""
+    connection.execute(
+        insert(t.review).values(
+            sample_id=review.sample_id,
+            at_us=to_us(review.at),
+            author=review.author,
+            verdict=review.verdict,
+            minutes=review.minutes,
+            note=review.note,
+        )
+    )
+
+
+def reviews_of(connection: Connection, sample_id: int) -> list[Review]:
+    """What people said of a sample, in order."""
+    rows = connection.execute(select(t.review).where(t.review.c.sample_id == sample_id).order_by(t.review.c.id))
+    return [Review(r.sample_id, from_us(r.at_us), r.author, r.verdict, r.minutes, r.note) for r in rows]
