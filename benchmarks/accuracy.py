@@ -9,7 +9,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,6 +92,11 @@ class Errors:
         )
 
 
+def reference(truth: Path, eos: bool = False) -> AbstractContextManager[str]:
+    """The server that is the measure; where we may, it comes before everything else on this machine, so that it is on time."""
+    return served("reference_server.py", "--punctual", "--truth", str(truth), *(["--eos"] if eos else []))
+
+
 def run_scenario(scenario: Scenario, canaries: int) -> Errors:
     """Measure `canaries` answers one after the other in this process, with the thread settings of the daemon."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -99,7 +104,7 @@ def run_scenario(scenario: Scenario, canaries: int) -> Errors:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         truth = folder / "truth.jsonl"
-        url = stack.enter_context(served("reference_server.py", "--truth", str(truth), *(["--eos"] if scenario.eos else [])))
+        url = stack.enter_context(reference(truth, scenario.eos))
         crowd = None
         if scenario.others or scenario.busy:  # apart, so that it does not disturb the times of the server that is the measure
             crowd = stack.enter_context(served("reference_server.py", "--truth", "/dev/null", "--page", str(PAGE)))

@@ -11,7 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import percentile, served
+from accuracy import reference
+from common import percentile
 
 GUIDELLM = "guidellm==0.8.1"
 HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vllm-canary" / "guidellm-0.8.1"
@@ -59,7 +60,7 @@ def guidellm(requests: int) -> Reading:
         truth, prompts, report = folder / "truth.jsonl", folder / "prompts.jsonl", folder / "report.json"
         lines = [json.dumps({"prompt": f"What is the capital of country {i}?", "output_tokens_count": 50}) for i in range(requests + 1)]
         prompts.write_text("\n".join(lines) + "\n")
-        with served("reference_server.py", "--truth", str(truth)) as url:
+        with reference(truth) as url:
             command = [str(HOME / "bin" / "guidellm"), "run", "--disable-console"]
             command += ["--backend", f"kind=openai_http,target={url},model=ref"]
             command += ["--profile", "kind=synchronous", "--constraint", f"kind=max_requests,count={requests + 1}"]

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,11 @@ async def main() -> None:
     parser.add_argument("--tokens", type=int, default=50, help="tokens of an answer")
     parser.add_argument("--eos", action="store_true", help="the last token is an end-of-text stop with an empty chunk")
     parser.add_argument("--page", type=Path, help="what /metrics answers; default: one gauge")
+    parser.add_argument("--punctual", action="store_true", help="ask for real-time scheduling; goes without where it is not allowed")
     o = parser.parse_args()
+    if o.punctual:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(20))
     times = Times(o.role if o.role >= 0 else None, o.ttft, o.itl, o.tokens, o.eos)
     with o.truth.open("a") as truth:
         reference = ReferenceServer(times, truth, o.page.read_text() if o.page else PLAIN_PAGE)

@@ -126,6 +126,7 @@ async def test_a_peer_that_is_no_http_server_is_tried_again() -> None:
         "http://127.0.0.1 /T0KEN",
         "ftp://127.0.0.1/T0KEN",
     ],
+    ids=lambda address: address.replace("T0KEN", "secret"),
 )
 async def test_an_address_in_the_environment_that_is_none_is_a_failure_that_does_not_show_it(
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

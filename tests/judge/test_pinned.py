@@ -1,0 +1,238 @@
+"""An answer against its pin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monitor.judge.gate import judge_gate, judge_model_shift, judge_near_ties, judge_pin_expiry, judge_quality, pin_for
+from monitor.judge.pinned import judge_pinned
+from monitor.judge.pinning import expiry, noise_of, outputs_of
+from monitor.judge.shift import chi_square_tail, judge_shift
+from monitor.model import Kind, ObservedAnswer, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Severity, TokenLogprob, Verdict
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+WORDS = ("The", " capital", " is", " Paris", ".")
+
+
+def answer(*tokens: str, logprob: float = -0.01, top: dict[str, float] | None = None, **other: object) -> ObservedAnswer:
+    spelled = tuple(TokenLogprob(t, logprob, top or {}) for t in tokens)
+    values = {"finish_reason": "stop", "prompt_tokens": 10} | other
+    return ObservedAnswer("".join(tokens), spelled, **values)  # type: ignore[arg-type]
+
+
+def output(*tokens: str, logprob: float = -0.01) -> PinnedOutput:
+    return PinnedOutput("".join(tokens), tokens, (), (logprob,) * len(tokens), "stop")
+
+
+def pin(*outputs: PinnedOutput, noise: float | None = 0.0, **other: object) -> Pin:
+    values: dict[str, object] = {"fingerprint": "f1", "revision": "r1"} | other
+    return Pin(
+        id=1,
+        target="t",
+        probe="sky",
+        reason="checked",
+        author="me",
+        created_at=NOW,
+        expires_at=NOW + timedelta(days=30),
+        outputs=outputs or (output(*WORDS),),
+        prompt_tokens=10,
+        noise_nat=noise,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def test_the_pinned_answer_passes_and_tells_how_far_its_log_probabilities_moved() -> None:
+    told = judge_pinned(pin(), answer(*WORDS, logprob=-0.05))
+    assert (told.verdict, told.first_divergence) == (Verdict.PASS, None)
+    assert told.logprob_shift == pytest.approx(-0.04)
+
+
+def test_any_of_the_accepted_answers_passes() -> None:
+    assert judge_pinned(pin(output("A"), output("B")), answer("B")).verdict is Verdict.PASS
+
+
+def test_another_prompt_length_blames_template_or_tokenizer_and_not_the_model() -> None:
+    told = judge_pinned(pin(), answer("Tokyo", prompt_tokens=9))
+    assert (told.verdict, told.reason) == (Verdict.FAIL, "prompt is 9 tokens, was 10: chat template or tokenizer changed")
+
+
+def test_a_token_that_lost_by_less_than_the_noise_is_a_near_tie_at_its_place() -> None:
+    got = answer("The", " capital", " is", " Lyon", ".", top={" Paris": -0.06})
+    told = judge_pinned(pin(), got)
+    assert (told.verdict, told.first_divergence) == (Verdict.NEAR_TIE, 3)
+    assert told.reason == "expected ' Paris', got ' Lyon' at token 4, 0.050 nat apart: a near tie"
+
+
+def test_a_token_that_lost_clearly_is_a_failure() -> None:
+    told = judge_pinned(pin(), answer("The", " capital", " is", " Lyon", ".", top={" Paris": -3.0}))
+    assert (told.verdict, told.reason) == (Verdict.FAIL, "expected ' Paris', got ' Lyon' at token 4, 2.99 nat apart")
+
+
+def test_the_pins_own_noise_widens_what_counts_as_a_tie() -> None:
+    got = answer("The", " capital", " is", " Lyon", ".", top={" Paris": -0.4})
+    assert judge_pinned(pin(), got).verdict is Verdict.FAIL
+    assert judge_pinned(pin(noise=0.1), got).verdict is Verdict.NEAR_TIE
+
+
+def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() -> None:
+    told = judge_pinned(pin(), answer("The", " city"))
+    assert told.verdict is Verdict.FAIL
+    assert told.reason == "expected ' capital', got ' city' at token 2; the pinned token is not among the likeliest any more"
+
+
+@pytest.mark.parametrize(
+    ("observed", "words"),
+    [
+        (answer(), "the answer is empty"),
+        (answer(*["!"] * 20), "one token is repeated: '!'"),
+        (answer("a\ufffd\ufffd\ufffdb"), "the answer holds runs of U+FFFD: bytes that are no text"),
+        (answer(*WORDS, finish_reason="length"), "finish_reason is length, pinned is stop"),
+        (answer(*WORDS[:3]), "the answer ends before the pinned one (token 4): 'The capital is'"),
+        (answer(*WORDS, " Or"), "the answer goes on after the pinned one (token 6): 'The capital is Paris. Or'"),
+    ],
+)
+def test_what_is_always_a_failure_is_told_in_words(observed: ObservedAnswer, words: str) -> None:
+    told = judge_pinned(pin(), observed)
+    assert (told.verdict, told.reason) == (Verdict.FAIL, words)
+
+
+def test_without_log_probabilities_the_whole_text_is_compared() -> None:
+    bare = ObservedAnswer("".join(WORDS), finish_reason="stop", prompt_tokens=10)
+    assert judge_pinned(pin(), bare).verdict is Verdict.PASS
+    assert judge_pinned(pin(), replace(bare, text="Tokyo")).verdict is Verdict.FAIL
+
+
+# ---- pins
+
+
+def probe(**other: object) -> Probe:
+    values: dict[str, object] = {"repeats": 3, "require": 2, "revision": "r1"} | other
+    return Probe("sky", "chat", "chat", (), None, 8, {}, 60.0, None, 2.0, 300.0, **values)  # type: ignore[arg-type]
+
+
+def test_a_pin_of_another_identity_judges_but_is_stale_and_one_of_another_text_judges_nothing() -> None:
+    assert pin_for([pin()], probe(), "f1") == (pin(), False)
+    assert pin_for([pin()], probe(), "f2") == (pin(), True)
+    assert pin_for([pin(revision="old")], probe(), "f1") == (None, False)
+
+
+def test_back_at_the_identity_of_a_pin_the_pin_is_current_again() -> None:
+    old, new = pin(), replace(pin(fingerprint="f2"), id=2)
+    assert pin_for([new, old], probe(), "f1") == (old, False)
+
+
+def test_a_condition_that_fails_outweighs_a_pin_that_holds() -> None:
+    from monitor.model import Expectation
+
+    told = judge_gate(probe(expect=(Expectation(contains="Tokyo"),)), Outcome.OK, answer(*WORDS), pin())
+    assert told.verdict is Verdict.FAIL
+
+
+def test_no_answer_is_unknown_and_never_a_pass() -> None:
+    assert judge_gate(probe(), Outcome.QUEUE_CAP, answer(), pin()).verdict is Verdict.UNKNOWN
+
+
+def test_repeats_become_a_set_of_answers_with_their_counts_and_their_noise() -> None:
+    seen = [answer("A", logprob=-0.1), answer("B"), answer("A", logprob=-0.3)]
+    outputs = outputs_of(seen)
+    assert [(o.text, o.count) for o in outputs] == [("A", 2), ("B", 1)]
+    assert outputs[0].logprobs == (pytest.approx(-0.2),)
+    assert noise_of(seen, outputs) == pytest.approx(0.0816, abs=1e-3)
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_pins_end_within_a_tenth_of_their_life_and_not_all_on_one_day(name: str) -> None:
+    life = timedelta(days=30)
+    assert NOW + 0.9 * life <= expiry(name, NOW, life) <= NOW + life
+
+
+def test_an_expired_pin_is_a_finding_that_asks_for_a_new_one() -> None:
+    assert judge_pin_expiry("t", [pin()], NOW) == []
+    (found,) = judge_pin_expiry("t", [pin()], NOW + timedelta(days=31))
+    assert (found.kind, found.subject, found.severity) == (Kind.PIN_EXPIRED, "sky", Severity.INFO)
+
+
+# ---- what verdicts add up to
+
+
+def sample(verdict: Verdict, minute: int = 0, **other: object) -> Sample:
+    values: dict[str, object] = {"pin": 1, "other_generation_tokens": 0.0} | other
+    at = NOW + timedelta(minutes=minute)
+    name = str(values.pop("probe", "sky"))
+    return Sample("t", name, "chat", at, Phase.WARM, Outcome.OK, verdict=verdict, **values)  # type: ignore[arg-type]
+
+
+def test_two_failures_of_the_last_three_are_a_finding_and_one_is_not() -> None:
+    ok, bad = Verdict.PASS, Verdict.FAIL
+    assert judge_quality("t", [probe()], [sample(v) for v in (bad, ok, bad, ok, ok)], {}) == []
+    (found,) = judge_quality("t", [probe()], [sample(v) for v in (ok, bad, ok, bad)], {"sky": "vendor: expected Acme, got Globex"})
+    assert (found.kind, found.severity) == (Kind.QUALITY, Severity.PAGE)
+    assert "2 of the last 3 runs): vendor: expected Acme, got Globex" in found.summary
+
+
+def test_failures_are_counted_for_each_probe_alone() -> None:
+    other = replace(probe(), name="sea")
+    one_each = [sample(Verdict.FAIL), sample(Verdict.FAIL, probe="sea")]
+    assert judge_quality("t", [probe(), other], one_each, {}) == []
+
+
+def test_failures_against_a_stale_pin_page_nobody() -> None:
+    (found,) = judge_quality("t", [probe()], [sample(Verdict.FAIL, stale=True)] * 3, {})
+    assert found.severity is Severity.INFO
+
+
+def test_a_rising_share_of_near_ties_is_a_finding_of_its_own() -> None:
+    ties = [sample(Verdict.NEAR_TIE)] * 5
+    assert judge_near_ties("t", [sample(Verdict.PASS)] * 45 + ties) is None
+    found = judge_near_ties("t", [sample(Verdict.PASS)] * 15 + ties)
+    assert found is not None
+    assert found.kind is Kind.NEAR_TIES
+
+
+# ---- the model shift
+
+
+def test_the_chi_square_tail_is_that_of_the_tables() -> None:
+    for statistic, degrees, tail in ((3.841, 1, 0.05), (21.026, 12, 0.05), (32.909, 12, 0.001), (0.0, 5, 1.0)):
+        assert chi_square_tail(statistic, degrees) == pytest.approx(tail, rel=2e-3)
+
+
+def test_log_probabilities_that_move_together_in_many_probes_are_a_shift_and_noise_is_none() -> None:
+    noise = {f"p{i}": 0.003 for i in range(12)}
+    still = {f"p{i}": [0.001 * (-1) ** (i + r) for r in range(3)] for i in range(12)}
+    moved = {f"p{i}": [0.03 * (-1) ** i] * 3 for i in range(12)}
+    assert judge_shift(still, noise).shifted is False
+    result = judge_shift(moved, noise)
+    assert (result.shifted, result.rounds, len(result.moved)) == (True, 3, 12)
+    assert result.effect_nat == pytest.approx(0.03)
+
+
+def test_one_probe_alone_never_makes_a_shift() -> None:
+    shifts = {f"p{i}": [0.0] * 3 for i in range(11)} | {"loud": [5.0] * 3}
+    assert judge_shift(shifts, {}).shifted is False
+
+
+def test_too_few_probes_or_rounds_say_nothing_at_all() -> None:
+    assert judge_shift({"a": [1.0, 1.0], "b": [1.0, 1.0]}, {}).shifted is None
+    assert judge_shift({f"p{i}": [1.0] for i in range(9)}, {}).shifted is None
+
+
+@given(st.lists(st.floats(-0.004, 0.004), min_size=36, max_size=36))
+def test_noise_within_the_floor_never_alarms(values: list[float]) -> None:
+    shifts = {f"p{i}": values[3 * i : 3 * i + 3] for i in range(12)}
+    assert not judge_shift(shifts, dict.fromkeys(shifts, 0.002)).shifted
+
+
+def test_a_shift_needs_samples_that_had_the_server_to_themselves() -> None:
+    pins = {1: pin(noise=0.001)}
+    moved = [sample(Verdict.PASS, r, probe=f"p{i}", logprob_shift=0.05) for i in range(6) for r in range(3)]
+    found = judge_model_shift("t", moved, pins)
+    assert found is not None
+    assert found.evidence["probes"] == 6
+    crowded = [replace(s, other_generation_tokens=50.0) for s in moved]
+    assert judge_model_shift("t", crowded, pins) is None
