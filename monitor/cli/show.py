@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, print_json, row_number
+from monitor.model import Pin
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,17 +18,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one sample."""
     from monitor.show.records import sample_record  # noqa: PLC0415 - --help needs none of this
+    from monitor.store import pins  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
     from monitor.store.queries import sample  # noqa: PLC0415
 
     with reading(database_of(args)) as connection:
         found = sample(connection, args.sample)
+        pin = None if found is None or found[0].pin is None else pins.get(connection, found[0].pin)
+        reviews = [] if found is None else pins.reviews_of(connection, args.sample)
     if found is None:
         raise CommandError(f"there is no sample {args.sample}; `vllm-canary history` lists them")
     one, detail = found
     record = sample_record(one)
     if args.json:
-        print_json({"samples": [{**record, "detail": detail}]})
+        said = [{"verdict": r.verdict, "by": r.author, "minutes": r.minutes, "note": r.note} for r in reviews]
+        print_json({"samples": [{**record, "detail": detail, "reviews": said}]})
         return 0
     from monitor.show.terminal import UNKNOWN, console, printable, table  # noqa: PLC0415
 
@@ -38,4 +43,23 @@ def run(args: argparse.Namespace) -> int:
     out.print(table(["field", "value"], rows))
     out.print("\nanswer:", style="bold")
     out.print(UNKNOWN if one.output is None else printable(one.output), markup=False)
+    if pin is not None:
+        _print_pin(pin, one.first_divergence)
+    for review in reviews:
+        took = "" if review.minutes is None else f", {review.minutes:g} min"
+        out.print(f"\n{review.author} says {review.verdict}{took}: {printable(review.note or '')}", markup=False)
     return 0
+
+
+def _print_pin(pin: Pin, divergence: int | None) -> None:
+    """The accepted answers; where the sample parted from them, the pinned text is marked there."""
+    from monitor.show.terminal import console, printable  # noqa: PLC0415
+
+    out = console()
+    for output in pin.outputs:
+        out.print(f"\npinned ({pin.id}, {output.count}×):", style="bold")
+        if divergence is None or not output.tokens:
+            out.print(printable(output.text), markup=False)
+            continue
+        head, tail = "".join(output.tokens[:divergence]), "".join(output.tokens[divergence:])
+        out.print(f"{printable(head)} ⟪parts here, token {divergence + 1}⟫ {printable(tail)}", markup=False)
