@@ -8,11 +8,13 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from common import PAGE, Section, load, percentile, served
 
@@ -132,16 +134,20 @@ def _compared(samples: list[Sample], true: list[dict[str, float]], load_seen: fl
 
 async def _measure(scenario: Scenario, canaries: int, url: str, crowd: str | None, folder: Path) -> list[Sample]:
     """The first answer warms both sides up and is left out, here and in the truth."""
-    async with _canary("reference", url) as canary:
+    async with AsyncExitStack() as stack:
+        canary = await stack.enter_async_context(_canary("reference", url))
         await _one(canary)
-        tasks = [asyncio.create_task(_now_and_then(f"other-{i}", crowd)) for i in range(scenario.others) if crowd]
-        with _writer(folder) as writer:
-            if scenario.busy and crowd:
-                tasks += [asyncio.create_task(_parse(crowd)), asyncio.create_task(_write(writer))]
-            samples = [await _one(canary) for _ in range(canaries)]
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        work: list[Coroutine[Any, Any, None]] = []
+        if crowd is not None:
+            others = [await stack.enter_async_context(_canary(f"other-{i}", crowd)) for i in range(max(1, scenario.others))]
+            work = [_now_and_then(other) for other in others] if scenario.others else [_parse(others[0].page)]
+        if scenario.busy:
+            work.append(_write(stack.enter_context(_writer(folder))))
+        tasks = [asyncio.create_task(each) for each in work]
+        samples = [await _one(canary) for _ in range(canaries)]
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
     for end in ended:
         if isinstance(end, Exception):
             raise end
@@ -160,23 +166,20 @@ async def _one(canary: Canary) -> Sample:
     return (await canary.measure(PROBE, Phase.WARM, before, None)).sample
 
 
-async def _now_and_then(name: str, url: str) -> None:
+async def _now_and_then(other: Canary) -> None:
     """Another target of the same process, its start somewhere in the minute."""
     await asyncio.sleep(random.uniform(0, OTHER_EVERY_S))
-    async with _canary(name, url) as canary:
-        while True:
-            await _one(canary)
-            await asyncio.sleep(OTHER_EVERY_S)
+    while True:
+        await _one(other)
+        await asyncio.sleep(OTHER_EVERY_S)
 
 
-async def _parse(url: str) -> None:
+async def _parse(page: MetricsPage) -> None:
     """Fetch and parse a real page, again and again."""
-    async with client(url, None) as http:
-        page = MetricsPage(http, f"{url}/metrics")
-        while True:
-            read = await page.read()
-            if read.engine_steps is None:
-                raise RuntimeError(f"the page could not be read: {read.state}")
+    while True:
+        read = await page.read()
+        if read.engine_steps is None:
+            raise RuntimeError(f"the page could not be read: {read.state}")
 
 
 async def _write(writer: Writer) -> None:
@@ -185,10 +188,9 @@ async def _write(writer: Writer) -> None:
     target = await asyncio.wrap_future(writer.submit(lambda c: record.ensure_target(c, "reference", "http://127.0.0.1", now)))
     revision = await asyncio.wrap_future(writer.submit(lambda c: record.ensure_revision(c, PROBE, now)))
     sample = Sample("reference", PROBE.name, PROBE.traffic_class, now, Phase.WARM, Outcome.OK, output="tok", ttft_ms=150.0)
-    places = {"target_id": target, "revision_id": revision, "process_start_id": None, "fingerprint_id": None, "detail": None}
+    insert = partial(record.insert_sample, target_id=target, revision_id=revision, process_start_id=None, fingerprint_id=None, detail=None)
     while True:
-        row = replace(sample, started_at=datetime.now(UTC))
-        await asyncio.wrap_future(writer.submit(lambda c, row=row: record.insert_sample(c, row, **places)))
+        await asyncio.wrap_future(writer.submit(partial(insert, sample=replace(sample, started_at=datetime.now(UTC)))))
 
 
 @contextmanager

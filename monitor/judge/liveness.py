@@ -41,7 +41,7 @@ def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
     for sample in reversed(samples):
         if sample.outcome is Outcome.HUNG:
             hung.append(sample)
-        elif sample.outcome in {Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED} or sample.ttft_ms is not None:
+        elif sample.outcome in {Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP} or sample.ttft_ms is not None:
             break  # the engine moved again, or the process is gone and `server_down` speaks
     if not hung:
         return None

@@ -35,8 +35,10 @@ def judge_start(known: Start | None, last: ServerPage | None, page: ServerPage, 
         return None
     if page.process_start_s is not None:
         started_at = datetime.fromtimestamp(page.process_start_s, UTC)
-        if known is None or known.started_at is None:
+        if known is None:
             return NewStart(started_at, "metrics")
+        if known.started_at is None:  # seen before it could be dated: an earlier start is the one that was seen
+            return NewStart(started_at, "metrics") if started_at > known.seen_at else None
         moved = abs((started_at - known.started_at).total_seconds()) > SAME_START_S
         return NewStart(started_at, "metrics") if moved else None
     if known is None:

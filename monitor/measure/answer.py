@@ -68,7 +68,7 @@ class AnswerReader:
             return
         if not isinstance(chunk, dict):
             answer.malformed = answer.malformed or f"a chunk is no JSON object: {shortened(data)}"
-        elif "error" in chunk:
+        elif chunk.get("error") is not None:
             answer.error = error_message(chunk)
         else:
             self._chunk(chunk, arrived_ns)

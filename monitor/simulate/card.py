@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf
 from typing import Final
-from uuid import UUID
 
 from monitor.simulate.cards import CardKind
 from monitor.simulate.speeds import Speeds
@@ -113,7 +112,7 @@ class Card:
     @property
     def uuid(self) -> str:
         """Always the same for the same kind and index."""
-        return f"GPU-{UUID(f'{self.kind.uuid_prefix[4:]}-0000-4000-8000-{self.index + 1:012x}')}"
+        return f"{self.kind.uuid_prefix}-0000-4000-8000-{self.index + 1:012x}"
 
     @property
     def temp_c(self) -> float:
@@ -197,17 +196,21 @@ class Card:
 
     def _clock(self) -> tuple[float, bool]:
         """The clock while working, and whether the power limit is what holds it."""
-        kind = self.kind
-        free = kind.clock_mhz - kind.boost_loss_mhz * max(0.0, self.temp_c - kind.boost_from_c)
-        free -= self._taken_mhz + kind.clock_mhz * SM_PER_MEMORY * self._memory_taken
-        if self.hidden_limit_mhz is not None:
-            free = min(free, self.hidden_limit_mhz)
-        room = max(0.0, self.limit_w - kind.p0_w) / self._dynamic_w()
-        capped = kind.clock_mhz * room ** (1.0 / kind.exponent) if room < 1.0 else inf
-        clock = max(min(free, capped), kind.idle_clock_mhz)
+        kind, temp_c = self.kind, self.temp_c
+        free = kind.clock_mhz - self._taken_mhz - kind.clock_mhz * SM_PER_MEMORY * self._memory_taken
+        if temp_c > kind.boost_from_c:
+            free -= kind.boost_loss_mhz * (temp_c - kind.boost_from_c)
+        if self.hidden_limit_mhz is not None and self.hidden_limit_mhz < free:
+            free = self.hidden_limit_mhz
+        clock, capped = free, False
+        room_w, wanted_w = self.limit_w - kind.p0_w, self._dynamic_w()
+        if room_w < wanted_w:
+            clock = kind.clock_mhz * (max(0.0, room_w) / wanted_w) ** (1.0 / kind.exponent)
+            capped = clock < free
+            clock = min(clock, free)
         if self._halved or self.power_brake:
-            clock = max(clock / 2, kind.idle_clock_mhz)
-        return clock, capped < free
+            clock /= 2
+        return max(clock, kind.idle_clock_mhz), capped
 
     def _ramped(self, clock: float) -> float:
         return self.kind.idle_clock_mhz + (clock - self.kind.idle_clock_mhz) * self._ramp

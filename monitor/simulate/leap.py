@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from monitor.simulate.costs import cost_of
 from monitor.simulate.counters import Histogram
@@ -19,7 +20,7 @@ from monitor.simulate.speeds import Speeds
 from monitor.simulate.world import World
 
 FEWEST = 4  # steps that are worth a leap
-RESTED_S = 5.0  # a rest after which clocks may have to come up again
+RESTED_S = 9.9  # a rest after which the clocks have to come up again (card.py)
 LONGEST_S = 2.0  # after which the cards' clocks are asked again
 
 
@@ -38,14 +39,16 @@ class LeapingWorld(World):
     def advance_until(self, to_s: float, over: Callable[[], bool]) -> None:
         """As `advance`, but no further than to the moment at which `over` becomes true."""
         while not over():
-            limit_s = min([to_s, *(source.next_s() for source in self.sources)])
-            if limit_s > self.now_s:
+            source_s = min(source.next_s() for source in self.sources) if self.sources else inf
+            limit_s = min(to_s, source_s)
+            if self.engine.current is not None and limit_s > self.now_s:
                 self._leap(limit_s)
-            due_s = self.next_event_s()
-            if due_s is None or due_s > to_s:
-                super().advance(to_s)
+            step_s = self.engine.next_step_s()
+            if source_s > to_s and (step_s is None or step_s > to_s):
+                self.now_s = max(self.now_s, to_s)
+                self._account()
                 return
-            super().advance(due_s)
+            super().advance(source_s if step_s is None else min(source_s, step_s))
 
     def _leap(self, limit_s: float) -> None:
         running = self.engine.current
@@ -56,11 +59,12 @@ class LeapingWorld(World):
         self._stepped_s = running.end_s
         # Clocks that come up after a rest change the steps fast at first, and later hardly.
         longest_s = min(LONGEST_S, (running.start_s - self._worked_since_s) / 4)
-        steps, end_s = _room(self.engine, running, self.speeds(), min(limit_s, running.start_s + longest_s))
+        speeds = self.speeds()
+        steps, end_s = _room(self.engine, running, speeds, min(limit_s, running.start_s + longest_s))
         if steps < FEWEST or not _take_blocks(self.engine, running, steps):
             return
         self._account()
-        _take_steps(self.engine, running, steps, end_s, self.speeds())
+        _take_steps(self.engine, running, steps, end_s, speeds)
         self._note(running.start_s, 0.0, 0.0)
         self._note(end_s, running.busy, running.prefill_share)
         self.now_s, self._stepped_s = max(self.now_s, end_s), end_s

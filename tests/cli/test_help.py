@@ -46,7 +46,9 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
     assert all(f"  {name} " in text for name in COMMANDS)
 
 
-@pytest.mark.parametrize("words", [[], ["frobnicate"], ["history", "--colour"], ["show"], ["show", "seven"], ["history", "--outcome", "fine"]])
+@pytest.mark.parametrize(
+    "words", [[], ["frobnicate"], ["history", "--colour"], ["show"], ["show", "seven"], ["history", "--outcome", "fine"]]
+)
 def test_what_is_no_command_is_a_sentence_and_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     printed = capsys.readouterr()
@@ -75,7 +77,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(history: History, tmp_path: P
     assert done.stderr.strip() == "code 0"
 
 
-def test_interrupting_a_command_ends_it_with_130_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupting_a_command_ends_it_with_130_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 

@@ -92,7 +92,8 @@ def test_a_time_that_is_none_is_2_and_one_sentence(text: str, cli: Command, hist
 
 
 @pytest.mark.parametrize(
-    ("text", "ago"), [("90s", timedelta(seconds=90)), ("2h", timedelta(hours=2)), ("7d", timedelta(days=7)), ("1.5h", timedelta(minutes=90))]
+    ("text", "ago"),
+    [("90s", timedelta(seconds=90)), ("2h", timedelta(hours=2)), ("7d", timedelta(days=7)), ("1.5h", timedelta(minutes=90))],
 )
 def test_a_time_may_be_so_long_ago(text: str, ago: timedelta) -> None:
     assert moment(text, NOON) == NOON - ago

@@ -42,9 +42,14 @@ def test_another_start_time_tells_a_restart_also_where_no_counter_fell() -> None
     assert judge_start(KNOWN, PAGE, busier, False) is not None
 
 
-@pytest.mark.parametrize("known", [None, UNTOLD])
-def test_the_first_start_time_that_is_told_is_taken_up(known: Start | None) -> None:
-    assert judge_start(known, None, PAGE, False) == NewStart(NOON, "metrics")
+def test_the_first_start_time_that_is_told_is_taken_up() -> None:
+    assert judge_start(None, None, PAGE, False) == NewStart(NOON, "metrics")
+
+
+def test_a_start_time_told_later_of_a_process_that_was_seen_already_is_no_restart() -> None:
+    seen = Start(None, NOON + timedelta(minutes=5))  # its metrics page could not be read at first
+    assert judge_start(seen, None, PAGE, False) is None
+    assert judge_start(seen, None, started(PAGE, 600.0), False) == NewStart(NOON + timedelta(seconds=600), "metrics")
 
 
 def test_a_server_that_does_not_tell_is_seen_for_the_first_time_once() -> None:

@@ -52,7 +52,7 @@ def program(text: str, path: Path, user: int) -> str:
     """What a program says that does something with a history as another user."""
     tests = str(Path(__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)]), "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run([sys.executable, "-c", text, str(path), str(user)], capture_output=True, text=True, env=environment, timeout=30)
+    run = subprocess.run([sys.executable, "-c", text, str(path), str(user)], capture_output=True, text=True, env=environment, timeout=30, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 
@@ -179,7 +179,8 @@ def test_a_damaged_history_is_one_sentence(history: History) -> None:
 
 def test_the_writer_keeps_what_it_promised_through_a_power_cut_and_can_shrink_later(history: History) -> None:
     with history.engine.connect() as connection:
-        pragmas = {n: connection.exec_driver_sql(f"PRAGMA {n}").scalar() for n in ("journal_mode", "synchronous", "auto_vacuum", "foreign_keys")}
+        names = ("journal_mode", "synchronous", "auto_vacuum", "foreign_keys")
+        pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names}
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "auto_vacuum": 2, "foreign_keys": 1}
 
 
@@ -207,7 +208,9 @@ def test_a_writer_works_beside_a_reader(history: History) -> None:
         history.sample()
 
 
-def test_a_second_writer_waits_its_turn_and_then_says_that_the_database_is_locked(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_writer_waits_its_turn_and_then_says_that_the_database_is_locked(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.2)
     with history.engine.begin(), pytest.raises(DatabaseError, match="database is locked"):
         open_writer(history.database)

@@ -23,7 +23,7 @@ def all_samples(history: History, **wanted: object) -> list[Sample]:
     return history.do(lambda c: queries.samples(c, SampleFilter(**wanted)))  # type: ignore[arg-type]
 
 
-@given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - hypothesis wants them so
 def test_a_time_comes_back_to_the_microsecond(at: datetime) -> None:
     assert from_us(to_us(at)) == at
 

@@ -108,8 +108,10 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
     assert {row["outcome"] for row in meanwhile if row["id"] <= capped[-1]["id"]} == {"queue_cap"}
     p95 = summaries(bed, "chat")["warm"]["ttft_ms"]["p95"]
     assert p95["value"] is None, "no measured time: it falls among those that waited in vain"
-    assert CAP_MS <= p95["at_least"] < 1.25 * CAP_MS
-    assert re.search(r"> 8\d\d\b", bed.canary.run("summary")), "a person reads that it is beyond the cap"
+    assert p95["at_least"] >= CAP_MS
+    shown = re.findall(r"> ([\d,]+)", bed.canary.run("summary", "--class", "chat"))
+    assert shown, "a person reads that it is beyond the cap"
+    assert all(float(figure.replace(",", "")) >= CAP_MS for figure in shown)
 
 
 @pytest.mark.timeout(300, func_only=True)
