@@ -6,7 +6,7 @@ URL ?= http://127.0.0.1:8000
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: run test test-vllm test-systemd test-gpu lint docs clean help
+.PHONY: run demo test test-vllm test-systemd test-demo test-gpu bench lint docs clean help
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -14,6 +14,10 @@ help:
 ## make run URL=http://127.0.0.1:8000   install into .venv and watch that server
 run: $(INSTALLED)
 	$(BIN)/vllm-canary run --url $(URL)
+
+## make demo          see the whole product work in two minutes, against a simulated server with a card that heats up
+demo: $(INSTALLED)
+	$(BIN)/vllm-canary demo
 
 ## make test          the tests that need nothing but Python (some want gcc or root, and say so when they are skipped)
 test: $(INSTALLED_DEV)
@@ -27,9 +31,17 @@ test-vllm: $(INSTALLED_DEV)
 test-systemd: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m systemd tests/systemd
 
+## make test-demo     the demo, its chapters and their figures checked (two and a half minutes)
+test-demo: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -v -s -m demo tests/cli/test_demo.py
+
 ## make test-gpu      the tests on a real NVIDIA card, under four minutes (skipped with the reason where there is none)
 test-gpu: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m gpu tests/gpu_smoke
+
+## make bench         accuracy and cost, as ratios; writes docs/benchmarks.md
+bench: $(INSTALLED_DEV)
+	$(BIN)/python benchmarks/run.py
 
 ## make lint          ruff, mypy and the import rules
 lint: $(INSTALLED_DEV)

@@ -1,7 +1,7 @@
 """One card: what it draws, how hot it gets, which clock its governor leaves it, and what it says about that.
 
 Pure and in virtual time: `advance` is told how long and how busy. Heat has two poles (die; heat sink and air), memory a third; the
-governor takes clock away above the maximum temperature and gives it back below (docs/simulator.md; constants in cards.py).
+governor takes clock away above the maximum temperature and gives it back below; the constants are in cards.py.
 """
 
 from __future__ import annotations
