@@ -36,7 +36,7 @@ PERIODS = {
 }
 
 
-def wait_for(look: Callable[[], T], what: str, timeout_s: float = 20.0) -> T:
+def wait_for(look: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
     """The first true answer of `look`."""
     end = time.monotonic() + timeout_s
     while not (found := look()):
@@ -135,7 +135,7 @@ class DaemonProcess:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(40)
 
     def kill(self) -> None:
         """SIGKILL, if it still runs."""

@@ -190,12 +190,12 @@ async def test_a_second_process_gets_it_as_soon_as_it_is_given_back(
 
 
 async def test_a_lease_is_renewed_as_long_as_it_is_held(writer: Writer, other: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "LEASE", timedelta(seconds=0.3))
+    monkeypatch.setattr(lanes, "LEASE", timedelta(seconds=1.0))
     as_process(1, monkeypatch)
-    async with leased(writer, "local", 1.0):
+    async with leased(writer, "local", 5.0):
         as_process(2, monkeypatch)
         with pytest.raises(LeaseTakenError):
-            async with leased(other, "local", 1.0):
+            async with leased(other, "local", 2.0):
                 pass
 
 

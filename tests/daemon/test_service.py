@@ -18,6 +18,7 @@ from nvml import StubNvml, build
 from processes import ChildStandIn, DaemonProcess, get, wait_for
 from webhooks import Receiver
 
+pytestmark = pytest.mark.timeout(150)  # on a busy machine a process takes seconds to start
 PROBE = """\
 class: chat
 every: 1s
@@ -112,7 +113,7 @@ def test_a_server_that_is_down_at_the_start_is_said_and_taken_up_when_it_comes(
 ) -> None:
     child_standin.stop()
     daemon = started()
-    wait_for(lambda: receiver.opened("server_down"), "server_down is told", 25)
+    wait_for(lambda: receiver.opened("server_down"), "server_down is told")
     child_standin.start()
     wait_for(lambda: good(tmp_path, 2), "good samples")
     wait_for(lambda: [d for d in receiver.deliveries if d["event"] == "resolved"], "the end is told")
@@ -198,7 +199,7 @@ def test_a_changed_driver_is_told_once_and_names_it(started: Started, receiver: 
     known = "SELECT json_extract(fields, '$.driver_version.value') FROM fingerprint WHERE id = (SELECT fingerprint_id FROM target)"
     wait_for(lambda: rows(tmp_path, known) == [("580.126.09",)] and good(tmp_path, 2), "the driver is known")
     stub.set({"driver_version": "590.48.01"})
-    [incident] = wait_for(lambda: receiver.opened("config_change"), "the change is told", 30)
+    [incident] = wait_for(lambda: receiver.opened("config_change"), "the change is told")
     changes = {change["field"]: (change["before"], change["after"]) for change in incident["changes"]}
     assert changes["driver_version"] == ("580.126.09", "590.48.01")
     assert len(receiver.opened("config_change")) == 1

@@ -52,7 +52,8 @@ def program(text: str, path: Path, user: int) -> str:
     """What a program says that does something with a history as another user."""
     tests = str(Path(__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)]), "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run([sys.executable, "-c", text, str(path), str(user)], capture_output=True, text=True, env=environment, timeout=30, check=False)
+    command = [sys.executable, "-c", text, str(path), str(user)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 
