@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import yaml
+
 from monitor.cli import COMMANDS, overview, parser_of
 from monitor.config.text import reference
 
@@ -51,9 +53,47 @@ def _spelled(action: argparse.Action) -> str:
     return " ".join(filter(None, [names, f"[{value}]" if optional else str(value)])).replace("|", "\\|")
 
 
+SIMULATOR = """# The simulated server
+
+Made from the code (`make docs`).
+
+    vllm-canary simulate --gpu h100 --scenario heat --thermal-speed 30 --port 8000 --dcgm-port 9400
+
+runs a server that speaks vLLM's HTTP API (streams, usage, log-probabilities, metrics page, tokenizer, error bodies; compared in the tests
+with the answers of a real vLLM 0.32), with a continuous-batching scheduler, a small deterministic language model, and cards whose heat,
+clocks and throttle counters follow a two-pole model; a DCGM exporter's page shows the cards. Token timing is real; heat moves
+`--thermal-speed` times faster. `GET` and `POST /-/control` show and switch everything while it runs, for example
+`{"max_model_len": 4096, "restart": true}` or `{"scenario": "heat"}`. Same scenario and seed, same story.
+
+    vllm-canary simulate --scenario heat --export heat.csv --hours 72
+
+writes the samples (and `heat.readings.csv`) that a daemon would have stored, in virtual time.
+
+## Scenarios
+
+A scenario is a YAML file with a time line (`monitor/simulate/scenarios/`); `--scenario` takes a file of your own too. *Raises* is the kind and
+the cause that it must lead to; which of them the judges of this version find is told in docs/alerts.md.
+
+| scenario | what happens | raises |
+|---|---|---|
+"""
+
+
+def simulator_page() -> str:
+    """docs/simulator.md, with every scenario that travels along."""
+    folder = HERE.parent / "monitor" / "simulate" / "scenarios"
+    rows = []
+    for path in sorted(folder.glob("*.yaml")):
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raises = data.get("raises") or {}
+        told = " / ".join(str(raises[key]) for key in ("kind", "cause") if raises.get(key)) or "nothing"
+        rows.append(f"| `{path.stem}` | {data['about']} | {told} |")
+    return SIMULATOR + "\n".join(rows) + "\n"
+
+
 def pages() -> dict[str, str]:
     """Every generated page by its file name."""
-    return {"configuration.md": reference(), "commands.md": commands_page()}
+    return {"configuration.md": reference(), "commands.md": commands_page(), "simulator.md": simulator_page()}
 
 
 if __name__ == "__main__":

@@ -80,7 +80,9 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     except SystemExit as stop:  # argparse has printed its sentence
         return int(stop.code or 0)
     try:
-        return int(importlib.import_module(f"monitor.cli.{name}").run(args))
+        code = int(importlib.import_module(f"monitor.cli.{name}").run(args))
+        sys.stdout.flush()  # here, and not when Python ends: there a reader that has left would be an error
+        return code
     except BrokenPipeError:  # the reader, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -29,11 +29,18 @@ STYLES = {
 }
 
 
+class _Console(Console):
+    """A reader that has seen enough (`history | head`) is not told by exit code 1, which here means a regression."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Where tables go."""
     # Text is printed as it is: what a server or a model wrote may look like markup or hold :names: of pictures.
     is_terminal = sys.stdout.isatty()
-    return Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
+    return _Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
 
 
 def progress_console() -> Console | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from histories import History
@@ -67,12 +66,14 @@ def test_the_module_can_be_run_as_a_program() -> None:
     assert done.stdout.startswith("vllm-canary ")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(history: History, tmp_path: Path) -> None:
-    for _ in range(3):
-        history.sample()
-    command = f"{sys.executable} -m monitor.cli history --db {history.path} --format csv"
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_a_reader_that_has_seen_enough_is_no_error(form: str, buffered: bool, history: History) -> None:
+    history.sample()
+    command = f"{sys.executable} -m monitor.cli history --db {history.path} --format {form}"
     shell = ["bash", "-c", f"{{ {command}; echo code $? >&2; }} | true"]
-    done = subprocess.run(shell, capture_output=True, text=True, env=clean_environment(), timeout=30, check=False)
+    environment = clean_environment(PYTHONUNBUFFERED="" if buffered else "1")
+    done = subprocess.run(shell, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert done.stderr.strip() == "code 0"
 
 
