@@ -93,7 +93,7 @@ def commit() -> str:
     head = _git("rev-parse", "--short=12", "HEAD")
     if head is None:
         return "unknown (no git)"
-    changed = _git("status", "--porcelain", "--", "monitor", "benchmarks", "pyproject.toml")
+    changed = _git("status", "--porcelain", "--", "monitor", "migrations", "pyproject.toml")
     return f"{head} with uncommitted changes" if changed else head
 
 
@@ -102,6 +102,19 @@ def _git(*arguments: str) -> str | None:
         return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+@contextmanager
+def before_other_work(wanted: bool) -> Iterator[None]:
+    """Real-time scheduling for this process and what it starts inside. Needs root."""
+    if not wanted:
+        yield
+        return
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @contextmanager

@@ -3,13 +3,13 @@
     .venv/bin/python benchmarks/run.py [--quick] [--peers] [--realtime] [--only accuracy|cost] [--out FILE]
 
 About 17 minutes, 3 more with --peers; --quick takes 6 and writes nothing unless --out is given. The figures of a busy machine are those
-of its other work: run it on a quiet one, or as root with --realtime, which puts all of it before other work. The load is in the tables.
+of its other work: run it on a quiet one, or as root with --realtime, which puts what is timed finely (accuracy, many targets) before other
+work. The load is in the tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -19,15 +19,13 @@ from pathlib import Path
 import accuracy
 import cost
 import peers
-from common import ROOT, Section, commit, machine
+from common import ROOT, Section, before_other_work, commit, machine
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-POLICIES = {os.SCHED_FIFO: "real-time (FIFO)", os.SCHED_RR: "real-time (round robin)"}
 
 
-def heading(command: str) -> str:
+def heading(command: str, realtime: bool) -> str:
     """When, what, where and how."""
-    policy = POLICIES.get(os.sched_getscheduler(0))
     lines = [
         "# Benchmarks",
         "",
@@ -36,7 +34,7 @@ def heading(command: str) -> str:
         f"- Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"- Commit: {commit()}",
         f"- Machine: {machine()}",
-        f"- Scheduling: {policy or 'as any program'}",
+        f"- Scheduling: {'accuracy and many targets before other work (real-time), the rest ' if realtime else ''}as any program",
         f"- Command: `{command}`",
     ]
     return "\n".join(lines) + "\n"
@@ -51,16 +49,15 @@ def main() -> int:
     parser.add_argument("--only", choices=["accuracy", "cost"], help="one half")
     parser.add_argument("--out", type=Path, help=f"where to write (default {PAGE.relative_to(ROOT)})")
     o = parser.parse_args()
-    if o.realtime:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))  # what is started from here inherits it
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
     sections: list[Section] = []
     if o.only != "cost":
-        found = accuracy.section(15 if o.quick else 60)
-        sections.append(replace(found, notes=[peers.note(15 if o.quick else 60)]) if o.peers else found)
+        with before_other_work(o.realtime):
+            found = accuracy.section(15 if o.quick else 60)
+            sections.append(replace(found, notes=[peers.note(15 if o.quick else 60)]) if o.peers else found)
     if o.only != "accuracy":
-        sections.append(cost.section(o.quick))
-    text = "\n".join([heading(command), *(section.markdown() for section in sections)])
+        sections.append(cost.section(o.quick, o.realtime))
+    text = "\n".join([heading(command, o.realtime), *(section.markdown() for section in sections)])
     print(text)
     out = o.out or (None if o.quick or o.only else PAGE)
     if out is not None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
+import threading
 import time
+from typing import Any
 
 import pytest
 from webhooks import Receiver
@@ -159,6 +162,23 @@ async def test_a_proxy_of_the_environment_is_not_used_for_loopback(receiver: Rec
         monkeypatch.delenv("no_proxy", raising=False)
         await webhook(receiver.url).send(PAYLOAD)
     assert len(receiver.deliveries) == 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_certificate_authorities_are_not_read_on_the_loop_that_takes_time_stamps(
+    scheme: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    read = ssl.SSLContext.load_verify_locations
+
+    def noted(self: ssl.SSLContext, *args: Any, **kwargs: Any) -> None:
+        threads.append(threading.get_ident())
+        read(self, *args, **kwargs)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
+    receiver.stop()
+    await failure(webhook(receiver.url.replace("http", scheme)))
+    assert threading.get_ident() not in threads
 
 
 def test_the_libraries_that_log_addresses_are_kept_quiet_by_the_daemon() -> None:
