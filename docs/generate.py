@@ -71,8 +71,8 @@ writes the samples (and `heat.readings.csv`) that a daemon would have stored, in
 
 ## Scenarios
 
-A scenario is a YAML file with a time line (`monitor/simulate/scenarios/`); `--scenario` takes a file of your own too. *Raises* is the kind and
-the cause that it must lead to; which of them the judges of this version find is told in docs/alerts.md.
+A scenario is a YAML file with a time line (`monitor/simulate/scenarios/`); `--scenario` takes a file of your own too. *Raises* is the
+kind and the cause that it must lead to; which of them the judges of this version find is told in docs/alerts.md.
 
 | scenario | what happens | raises |
 |---|---|---|

@@ -18,11 +18,12 @@ STANDIN = Path(__file__).parent / "standin.py"
 #: Runs the command line with some constants of ours set anew; one that is not there is an error and not ignored.
 SHORTENED = """
 import json, sys
+from datetime import timedelta
 from importlib import import_module
 for name, value in json.loads(sys.argv[1]).items():
     module, _, constant = name.rpartition(".")
-    assert hasattr(import_module(module), constant), name
-    setattr(import_module(module), constant, value)
+    was = getattr(import_module(module), constant)
+    setattr(import_module(module), constant, timedelta(seconds=value) if isinstance(was, timedelta) else value)
 from monitor.cli import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -33,6 +34,7 @@ PERIODS = {
     "monitor.daemon.service.NVML_IDENTITY_EVERY_S": 0.5,
     "monitor.daemon.service.DATABASE_RETRY_S": 0.3,
     "monitor.daemon.identity.SECOND_LOOK_S": 0.2,
+    "monitor.judge.liveness.DOWN_SPAN": 1.0,
 }
 
 

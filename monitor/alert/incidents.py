@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -44,14 +44,23 @@ def report(connection: Connection, finding: Finding, now: datetime, channels: Se
 
 
 def reconcile(
-    connection: Connection, target: str, kinds: Iterable[Kind], findings: Sequence[Finding], now: datetime, channels: Sequence[str]
+    connection: Connection,
+    target: str,
+    kinds: Iterable[Kind],
+    findings: Sequence[Finding],
+    now: datetime,
+    channels: Sequence[str],
+    is_over: Callable[[Incident], bool] = lambda _incident: True,
 ) -> None:
-    """Make the open incidents of these kinds agree with what was judged just now: each finding reported, the rest closed as over."""
+    """Make the open incidents of these kinds agree with what was judged just now: each finding reported, the rest closed as over.
+
+    `is_over` keeps one open although nothing was found: after a restart of ours there may be no evidence yet, of either.
+    """
     for finding in findings:
         report(connection, finding, now, channels)
     keys = {finding.key for finding in findings}
     for incident in open_incidents(connection, target, kinds):
-        if incident.key not in keys:
+        if incident.key not in keys and is_over(incident):
             close(connection, incident, now, OVER.get(incident.kind, "it is over"), channels)
 
 

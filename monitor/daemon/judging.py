@@ -50,17 +50,28 @@ def judge_target(
     wanted = SampleFilter(since=now - LOOK_BACK, target=name)
     samples = [s for s in queries.samples(connection, wanted, limit=200) if s.outcome is not Outcome.CANCELLED]
     readings = [(from_us(row.at_us), row.state) for row in queries.readings(connection, watch.target_id, now - LOOK_BACK / 10)]
-    down = judge_server_down(name, [c for c in contacts_of(samples, readings) if c.at >= watching_since])
+    contacts = [c for c in contacts_of(samples, readings) if c.at >= watching_since]
+    down = judge_server_down(name, contacts)
     hung = None if down is not None else judge_hung(name, samples)
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
     stretch = watch.state.leave.stretch(time.monotonic())
-    intervals = {} if stretch is None else {probe: stretch * every for probe, every in intervals_of(watch.probes).items()}
+    waiting = watch.lanes_in_flight()  # a canary that is out, cold or behind a queue, is no silence: its lane waits with it
+    expected = intervals_of([probe for probe in watch.probes if probe.capped not in waiting])
+    intervals = {} if stretch is None else {probe: stretch * every for probe, every in expected.items()}
     if stretch != 1:
         watch.expected_since = now  # when it is used again, its probes have their full time before silence is said
     silent = judge_no_samples(name, intervals, last, max(watching_since, watch.expected_since or watching_since), now)
     unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
     findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
-    incidents.reconcile(connection, name, JUDGED, findings, now, channels)
+
+    def is_over(incident: Incident) -> bool:
+        if incident.kind is Kind.SERVER_DOWN:
+            return any(contact.answered for contact in contacts)
+        if incident.kind is Kind.NO_SAMPLES:
+            return last.get(incident.subject, incident.opened_at) > incident.opened_at
+        return True
+
+    incidents.reconcile(connection, name, JUDGED, findings, now, channels, is_over)
     _judge_cards(connection, watch, now, channels)
     _judge_answers(connection, watch, now, channels)
     _close_config_changes(connection, watch, now, channels)

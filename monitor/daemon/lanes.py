@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy import Connection
+
 from monitor.errors import Told
 from monitor.model import Probe
 from monitor.store import record
@@ -30,9 +32,27 @@ def lease_name(target: str, capped: bool) -> str:
     return target if capped else f"{target}/uncapped"
 
 
-def holder_name() -> str:
-    """Who holds a lease: this process on this machine."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+def holder_name(pid: int | None = None) -> str:
+    """Who holds a lease: a process of this machine and of this pid namespace, this one unless said otherwise."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - the namespace's number, not a file
+    except OSError:
+        namespace = 0
+    return f"{socket.gethostname()}/{namespace}:{os.getpid() if pid is None else pid}"
+
+
+def is_dead(holder: str) -> bool:
+    """Whether a lease is held by a process that was here and is not any more, as after kill -9. Of other machines nothing is known."""
+    _, _, pid = holder.rpartition(":")
+    if not pid.isdigit() or holder != holder_name(int(pid)):
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it lives, and belongs to somebody else
+        return False
+    return False
 
 
 @asynccontextmanager
@@ -40,9 +60,9 @@ async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None
     """Hold a lease, renewed while held. Raises LeaseTakenError when it cannot be had within `wait_s`."""
     holder = holder_name()
 
-    def take(connection: object) -> bool:
+    def take(connection: Connection) -> bool:
         now = datetime.now(UTC)
-        return record.take_lease(connection, name, holder, now, now + LEASE)  # type: ignore[arg-type]
+        return record.take_lease(connection, name, holder, now, now + LEASE, is_dead)
 
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s

@@ -31,7 +31,7 @@ from monitor.measure.lengthen import lengthened
 from monitor.measure.preflight import Preflight
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import ConnectionSetupError, client, client_of
-from monitor.model import Outcome, Pin, Probe, Sample, ServerPage, Verdict
+from monitor.model import Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
 from monitor.store import pins, queries, record
 from monitor.store.writer import Writer
 
@@ -86,6 +86,7 @@ class TargetWatch:
         self._system_fingerprint: str | None = None
         self._identity_due = True
         self._revisions: dict[str, int] = {}
+        self._in_flight: list[tuple[bool, Phase]] = []
         self._ready: dict[str, Probe] = {}  # probes fitted to this server's context
         self._class_budgets = dict(class_budgets or {})
         self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
@@ -224,13 +225,24 @@ class TargetWatch:
                 self.skip(probe.name, "length")
                 return Skipped(probe, f"its length cannot be fitted to the server's context: {error}")
         phase, started_at = self.state.phase_of(probe, before), datetime.now(UTC)
+        self._in_flight.append((probe.capped, phase))
         try:
-            measured = await self.canary.measure(probe, phase, before, self.state.idle_s(), cache_salt)
+            measured = await self.canary.measure(probe, phase, before, self.state.idle_s(), cache_salt, self._compiling())
         except asyncio.CancelledError:
             cut = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.CANCELLED, priority=probe.priority)
             self._store(cut, "cancelled because vllm-canary was stopped")
             raise
+        finally:
+            self._in_flight.remove((probe.capped, phase))
         return await self._finish(probe, measured, retry_of)
+
+    def lanes_in_flight(self) -> set[bool]:
+        """Which lanes (True: the capped one) have a canary out now."""
+        return {capped for capped, _ in self._in_flight}
+
+    def _compiling(self) -> bool:
+        """Whether a cold canary is out: the engine may stand still for it, which is no hang for anybody."""
+        return any(phase is Phase.COLD for _, phase in self._in_flight)
 
     async def _lengthened(self, probe: Probe) -> Probe:
         """A probe that fills a share of the context, made once for each start of the server."""

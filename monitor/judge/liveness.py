@@ -35,14 +35,18 @@ def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | Non
     )
 
 
+#: Outcomes that show that the engine is not hung: it moved, it sleeps, or the process is gone and `server_down` speaks.
+_NOT_HUNG = frozenset({Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP})
+
+
 def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
     """The newest canary found the engine still, and none has been answered since. Samples oldest first."""
     hung: list[Sample] = []
     for sample in reversed(samples):
         if sample.outcome is Outcome.HUNG:
             hung.append(sample)
-        elif sample.outcome in {Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP} or sample.ttft_ms is not None:
-            break  # the engine moved again, or the process is gone and `server_down` speaks
+        elif sample.outcome in _NOT_HUNG or sample.ttft_ms is not None:
+            break
     if not hung:
         return None
     longest = max(s.e2e_ms or 0.0 for s in hung)

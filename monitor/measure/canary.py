@@ -58,9 +58,18 @@ class Canary:
     hang_after_s: float = 10.0
 
     async def measure(
-        self, probe: Probe, phase: Phase, before: ServerPage, idle_before_s: float | None, cache_salt: str | None = None
+        self,
+        probe: Probe,
+        phase: Phase,
+        before: ServerPage,
+        idle_before_s: float | None,
+        cache_salt: str | None = None,
+        compiling: bool = False,
     ) -> Measurement:
-        """Send the probe once, with a fresh cache salt unless one is given. It is never retried: a failure is a result."""
+        """Send the probe once, with a fresh cache salt unless one is given. It is never retried: a failure is a result.
+
+        `compiling`: another canary of ours is out cold, so that a still step counter means little for as long as a cold start may take.
+        """
         started_at = datetime.now(UTC)
         sample = Sample(
             target=self.target,
@@ -76,17 +85,18 @@ class Canary:
             return Measurement(sample, Marks(), Answer(), "the server sleeps (vllm:engine_sleep_state); a request would hang", None)
         run_id = uuid.uuid4().hex
         request = canary_request(probe, self.model, f"canary-{run_id}", cache_salt or run_id)
-        result = await stream(self.http, request, self._limits(probe, phase), before.engine_steps, self._steps)
+        result = await stream(self.http, request, self._limits(probe, phase, compiling), before.engine_steps, self._steps)
         after = await self._page_after(result, before)
         cards = await self._cards(result)
         full = filled(sample, result, before, after, cards)
         return Measurement(full, result.marks, result.answer, result.detail, after, result.http_status)
 
-    def _limits(self, probe: Probe, phase: Phase) -> Limits:
+    def _limits(self, probe: Probe, phase: Phase, compiling: bool) -> Limits:
+        still_s = max(COLD_WAIT_S, self.hang_after_s)
         if phase is Phase.COLD:
-            still_s = max(COLD_WAIT_S, self.hang_after_s)
             return Limits(max_wait_s=None, hang_after_s=still_s, give_up_s=2 * still_s, answer_s=probe.timeout_s)
-        return Limits(max_wait_s=probe.max_wait_s, hang_after_s=self.hang_after_s, answer_s=probe.timeout_s)
+        hang_after_s = still_s if compiling else self.hang_after_s
+        return Limits(max_wait_s=probe.max_wait_s, hang_after_s=hang_after_s, answer_s=probe.timeout_s)
 
     async def _steps(self) -> float | None:
         return (await self.page.read()).engine_steps

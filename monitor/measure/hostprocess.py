@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import psutil
 
 DEFAULT_VLLM_PORT = 8000
-_SECRET = re.compile(r"key|token(?!s|iz|[-_]id)|secret|passw|credential", re.IGNORECASE)  # not --max-num-batched-tokens, --tokenizer-mode
+# Settings that count tokens are no secrets: --max-num-batched-tokens, --tokenizer-mode, --long-prefill-token-threshold.
+_SECRET = re.compile(r"key|token(?!s|iz|[-_](?:id|thresh|budget|len))|secret|passw|credential", re.IGNORECASE)
 _SECRET_MEMBER = re.compile(rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)  # of a JSON object
 _USER_PART = re.compile(r"://[^/@\s]*@")  # of an address
 _OPTION = re.compile(r"--?[A-Za-z]")  # also vLLM's short ones, such as -tp; -1 is a value

@@ -28,6 +28,8 @@ TEMPLATE_MESSAGES = (
     {"role": "user", "content": "Why?"},
 )
 TOKENIZER_TEXT = "The canary sings at noon: 3 × 1.5 = 4.5 — naïve? {\"ok\": true}\n\tdef f(x): return x"
+#: process_start_time_seconds rests on the kernel's boot time in whole seconds, and the weights are loaded seconds after the start.
+START_SLACK_S = 2.0
 #: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is size over length and moves by itself.
 KV_SETTINGS = (
     "block_size",
@@ -203,7 +205,7 @@ def _from_files(settings: TargetSettings, fields: _Fields, process: ServerProces
         return
     source = f"files in {path}"
     started_s = page.process_start_s or (process.started_s if process else None)
-    if started_s is not None and files.newest_s > started_s:
+    if started_s is not None and files.newest_s > started_s + START_SLACK_S:
         fields.unknown(f"{source} were changed after the server started; what it serves is older", *names)
         return
     fields.known("model_hash", files.digest, source)

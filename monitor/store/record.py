@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -146,10 +146,12 @@ def note_first_answer(connection: Connection, process_start_id: int, at: datetim
     )
 
 
-def take_lease(connection: Connection, name: str, holder: str, now: datetime, until: datetime) -> bool:
-    """Take or renew a lease; False while somebody else holds it."""
+def take_lease(
+    connection: Connection, name: str, holder: str, now: datetime, until: datetime, is_dead: Callable[[str], bool] = lambda _holder: False
+) -> bool:
+    """Take or renew a lease; False while somebody else holds it who is not known to be dead."""
     row = connection.execute(select(t.lease.c.holder, t.lease.c.expires_at_us).where(t.lease.c.name == name)).first()
-    if row is not None and row.holder != holder and row.expires_at_us > to_us(now):
+    if row is not None and row.holder != holder and row.expires_at_us > to_us(now) and not is_dead(row.holder):
         return False
     if row is None:
         connection.execute(insert(t.lease).values(name=name, holder=holder, expires_at_us=to_us(until)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from monitor.daemon import lanes
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased, rotated
 from monitor.model import Probe
+from monitor.store import record
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
 
@@ -44,7 +45,7 @@ def other(history: History) -> Iterator[Writer]:
 
 def as_process(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this is another process."""
-    monkeypatch.setattr(lanes, "holder_name", lambda: f"host:{number}")
+    monkeypatch.setattr(lanes, "holder_name", lambda pid=None: f"host:{number if pid is None else pid}")
 
 
 def test_each_turn_begins_one_further_on() -> None:
@@ -215,3 +216,21 @@ async def test_the_lease_of_a_process_that_died_ends_by_itself(
     as_process(2, monkeypatch)
     async with leased(other, "local", 2.0):
         pass
+
+
+async def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_over_at_once(writer: Writer) -> None:
+    child = await asyncio.create_subprocess_exec("true")
+    await child.wait()
+    now = datetime.now(UTC)
+    dead = lanes.holder_name(child.pid)
+    writer.do(lambda c: record.take_lease(c, "local", dead, now, now + timedelta(seconds=30)))
+    async with leased(writer, "local", 0.0):
+        pass
+
+
+async def test_the_lease_of_a_process_elsewhere_is_respected_whatever_its_number(writer: Writer) -> None:
+    now = datetime.now(UTC)
+    writer.do(lambda c: record.take_lease(c, "local", "elsewhere/1:4194304", now, now + timedelta(seconds=30)))
+    with pytest.raises(LeaseTakenError):
+        async with leased(writer, "local", 0.0):
+            pass

@@ -21,7 +21,7 @@ from webhooks import Receiver
 pytestmark = pytest.mark.timeout(150)  # on a busy machine a process takes seconds to start
 PROBE = """\
 class: chat
-every: 1s
+every: 500ms
 messages:
   - role: user
     content: Is the sky blue? Answer yes or no.
@@ -220,7 +220,7 @@ def test_a_message_that_was_on_its_way_when_the_daemon_was_killed_arrives_once(
     [(delivery_id,)] = rows(tmp_path, waits)
     daemon.start()
     wait_for(lambda: receiver.opened("config_change"), "the message arrives")
-    time.sleep(2.5)
+    time.sleep(1.5)
     opened = [d for d in receiver.deliveries if d["event"] == "opened" and d["incident"]["kind"] == "config_change"]
     assert [d["id"] for d in opened] == [delivery_id]
     assert "T0KEN" not in daemon.log
@@ -231,7 +231,7 @@ def test_two_daemons_on_one_history_do_not_measure_at_the_same_time(started: Sta
     wait_for(lambda: good(tmp_path, 2), "samples of the first")
     second = started()
     wait_for(lambda: get(f"{second.web}/readyz")[0] == 200, "the second runs")
-    time.sleep(2.5)
+    time.sleep(1.5)
     assert (first.terminate(), second.terminate()) == (0, 0)
     spans = rows(tmp_path, "SELECT started_at_us, started_at_us + e2e_ms * 1000 FROM sample WHERE outcome = 'ok' ORDER BY started_at_us")
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
@@ -263,10 +263,10 @@ def test_runs_that_a_stopped_process_missed_are_counted_and_no_silence_is_held_a
     wait_for(lambda: good(tmp_path, 2), "good samples")
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGSTOP)
-    time.sleep(4.0)
+    time.sleep(2.0)
     daemon.process.send_signal(signal.SIGCONT)
     missed = wait_for(lambda: rows(tmp_path, "SELECT sum(count) FROM skipped_run WHERE reason = 'pause'")[0][0], "missed runs are counted")
-    assert 2 <= missed <= 4
+    assert 2 <= missed <= 4  # of one every 500 ms
     assert receiver.deliveries == []
 
 

@@ -1,0 +1,29 @@
+"""The benchmarks use the product's insides; these tests say when they no longer fit. The figures themselves are judged by `make bench`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks")
+
+
+def run(script: str, *arguments: str) -> str:
+    return subprocess.run([sys.executable, ROOT / "benchmarks" / script, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def test_every_weather_of_the_accuracy_benchmark_can_be_measured() -> None:
+    rows = [line for line in run("accuracy.py", "2").splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + 4  # headings and rule, then the scenarios
+
+
+def test_the_disk_benchmark_fits_the_tables() -> None:
+    assert "database a sample all told" in run("cost.py", "disk")
+
+
+def test_the_runner_says_what_it_can_do() -> None:
+    assert "--peers" in run("run.py", "--help")
