@@ -18,7 +18,7 @@ from monitor.store.database import reading
 from monitor.store.queries import SampleFilter, samples
 
 HERE = Path(__file__).resolve().parent
-SHOWN = 9
+SHOWN = 12
 
 
 def main(database: str) -> None:

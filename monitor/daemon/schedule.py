@@ -102,5 +102,5 @@ class Schedule:
 
     def _skip(self, job: tuple[TargetWatch, Probe], reason: str, count: int) -> None:
         watch, probe = job
-        log.info("target=%s probe=%s skipped=%d reason=%s", watch.settings.name, probe.name, count, reason)
+        log.debug("target=%s probe=%s skipped=%d reason=%s", watch.settings.name, probe.name, count, reason)
         watch.skip(probe.name, reason, count)
