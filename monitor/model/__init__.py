@@ -1,0 +1,91 @@
+"""The plain values that travel through the house: frozen, typed, units in their names, no I/O.
+
+Absence is None everywhere: an unknown figure is never 0, "" or False. Wall-clock times are timezone-aware UTC datetimes;
+durations that are measured come from a monotonic clock.
+"""
+
+from monitor.model.answer import (
+    ObservedAnswer,
+    Pin,
+    PinnedOutput,
+    TokenLogprob,
+)
+from monitor.model.identity import (
+    DERIVED_FIELDS,
+    DIGEST_FIELDS,
+    ROOT_FIELDS,
+    SOFT_FIELDS,
+    Change,
+    Fingerprint,
+    FingerprintField,
+)
+from monitor.model.incident import (
+    Finding,
+    Incident,
+)
+from monitor.model.probe import (
+    Expectation,
+    Probe,
+)
+from monitor.model.readings import (
+    DRIVER,
+    CardFault,
+    CardsView,
+    Contact,
+    GpuEvent,
+    GpuReading,
+    ServerPage,
+    Trouble,
+)
+from monitor.model.sample import (
+    SAMPLE_FIELDS,
+    Marks,
+    Sample,
+)
+from monitor.model.words import (
+    REGRESSIONS,
+    WAITED,
+    Cause,
+    Kind,
+    Outcome,
+    Phase,
+    Severity,
+    Verdict,
+)
+
+__all__ = [
+    "DERIVED_FIELDS",
+    "DIGEST_FIELDS",
+    "DRIVER",
+    "REGRESSIONS",
+    "ROOT_FIELDS",
+    "SAMPLE_FIELDS",
+    "SOFT_FIELDS",
+    "WAITED",
+    "CardFault",
+    "CardsView",
+    "Cause",
+    "Change",
+    "Contact",
+    "Expectation",
+    "Finding",
+    "Fingerprint",
+    "FingerprintField",
+    "GpuEvent",
+    "GpuReading",
+    "Incident",
+    "Kind",
+    "Marks",
+    "ObservedAnswer",
+    "Outcome",
+    "Phase",
+    "Pin",
+    "PinnedOutput",
+    "Probe",
+    "Sample",
+    "ServerPage",
+    "Severity",
+    "TokenLogprob",
+    "Trouble",
+    "Verdict",
+]

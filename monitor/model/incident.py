@@ -1,0 +1,55 @@
+"""What a judge concludes, and the life of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from monitor.model.identity import Change
+from monitor.model.words import Cause, Kind, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a judge concludes now. `evidence` carries the numbers it rests on, in JSON values."""
+
+    kind: Kind
+    target: str
+    subject: str
+    severity: Severity
+    summary: str
+    since: datetime
+    cause: Cause | None = None
+    changes: tuple[Change, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes it the same incident: kind, target and subject."""
+        return (self.kind.value, self.target, self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The life of a finding with one key. It survives restarts; `closed_at` None = open."""
+
+    id: int
+    kind: Kind
+    target: str
+    subject: str
+    severity: Severity
+    summary: str
+    opened_at: datetime
+    cause: Cause | None = None
+    acknowledged_at: datetime | None = None
+    closed_at: datetime | None = None
+    close_reason: str | None = None
+    changes: tuple[Change, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, target and subject."""
+        return (self.kind.value, self.target, self.subject)

@@ -1,0 +1,104 @@
+"""The closed lists: what a canary, a verdict, a finding and an incident can be."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What became of one canary (docs/units.md tells each one)."""
+
+    OK = "ok"
+    QUEUE_CAP = "queue_cap"  # no first token within max_wait while the engine moved: cancelled by us
+    HUNG = "hung"  # the engine's step counter stood still while our request was out
+    ASLEEP = "asleep"
+    REJECTED = "rejected"  # admission: 503 or 429
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    HTTP_ERROR = "http_error"
+    STREAM_ERROR = "stream_error"
+    TRUNCATED = "truncated"
+    MALFORMED = "malformed"
+    EMPTY = "empty"
+    CANCELLED = "cancelled"  # by us, for example at shutdown
+
+
+#: Outcomes that say "the server got worse" (exit code 1) and not "it could not be measured" (exit code 3); DESIGN: exit codes.
+REGRESSIONS = frozenset(
+    {Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TRUNCATED, Outcome.STREAM_ERROR, Outcome.MALFORMED, Outcome.EMPTY}
+)
+#: Outcomes after a known wait: a percentile that falls among them is "at least the smallest of these waits".
+WAITED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
+
+
+class Phase(StrEnum):
+    """How warm the server was: each phase is a cohort of its own, none averaged into another."""
+
+    COLD = "cold"
+    IDLE = "idle"
+    WARM = "warm"
+
+
+class Verdict(StrEnum):
+    """Of the quality gate."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    NEAR_TIE = "near_tie"
+    FAIL = "fail"
+    UNPINNED = "unpinned"
+    UNKNOWN = "unknown"
+
+
+class Kind(StrEnum):
+    """What was seen; part of an incident's key."""
+
+    SERVER_DOWN = "server_down"
+    HUNG = "hung"
+    NO_SAMPLES = "no_samples"
+    UNKNOWN_LASTING = "unknown_lasting"
+    TELEMETRY_BLIND = "telemetry_blind"
+    GPU_FAULT = "gpu_fault"
+    DRIVER_MISMATCH = "driver_mismatch"
+    SPEED = "speed"
+    THERMAL = "thermal"
+    POWER = "power"
+    SERVICE_LEVEL = "service_level"
+    QUALITY = "quality"
+    NEAR_TIES = "near_ties"
+    CONFIG_CHANGE = "config_change"
+    WORKLOAD_SHIFT = "workload_shift"
+    PIN_EXPIRED = "pin_expired"
+    NUMBER_EXPIRED = "number_expired"
+    RESERVE = "reserve"
+    SLOW_START = "slow_start"
+    MONITOR = "monitor"
+
+
+class Cause(StrEnum):
+    """Why; may be refined while an incident is open."""
+
+    HEAT = "heat"
+    MEMORY_HEAT = "memory_heat"
+    POWER_CAP = "power_cap"
+    POWER_BRAKE = "power_brake"
+    HIDDEN_LIMIT = "hidden_limit"
+    QUEUEING = "queueing"
+    CONFIG_CHANGE = "config_change"
+    KERNEL_FALLBACK = "kernel_fallback"
+    CACHE_LOST = "cache_lost"
+    UPTIME_DECAY = "uptime_decay"
+    SPECULATION = "speculation"
+    NEIGHBOUR = "neighbour"
+    HOST_BOUND = "host_bound"
+    SLOW_STATE = "slow_state"
+    ANSWERS_CHANGED = "answers_changed"
+    SERVER_FAULT = "server_fault"
+    UNEXPLAINED = "unexplained"
+
+
+class Severity(StrEnum):
+    """How loud. An early warning is a severity, not a kind."""
+
+    INFO = "info"
+    WARNING = "warning"
+    PAGE = "page"
