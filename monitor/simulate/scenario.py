@@ -35,7 +35,7 @@ FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
 
 @dataclass(frozen=True, slots=True)
 class Raises:
-    """The kind and the cause, of the closed lists in monitor/model.py, that a monitor must report; "" for a kind that has no cause."""
+    """The kind and the cause, of the closed lists in monitor/model, that a monitor must report; "" for a kind that has no cause."""
 
     kind: str
     cause: str
