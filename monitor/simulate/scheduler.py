@@ -90,7 +90,7 @@ class Scheduler:
                 budget += sum(p.tokens + p.drafted for p in undone)
                 index -= len(undone)
             if handle.state is not State.RUNNING:
-                break
+                continue  # it was thrown out itself, being the least urgent; those behind it still get their part
             parts.append(part)
             budget -= part.tokens + part.drafted
             index += 1

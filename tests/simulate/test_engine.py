@@ -102,6 +102,14 @@ def fitting(asked: Sequence[Wanted]) -> list[Wanted]:
     return [Wanted(w.at_s, w.prompt, w.answer, w.priority, w.prefix[: (w.prompt - 1) // 8]) for w in asked]
 
 
+def test_a_request_that_is_thrown_out_for_itself_does_not_stop_the_more_urgent_one_behind_it() -> None:
+    config = {"max_num_batched_tokens": 11, "max_num_seqs": 2, "block_size": 8, "num_gpu_blocks": 22, "scheduling_policy": "priority"}
+    first, urgent = Wanted(1.0, 75, 31, 0, ()), Wanted(1.203125, 62, 5, -1, ())
+    few = [Wanted(0.0, 1, 1, 0, ())] * 6
+    run = drive(engine_of(**config, enable_prefix_caching=False), [*few, first, urgent])
+    assert all(handle.state is State.FINISHED for handle in run.handles)
+
+
 @settings(max_examples=150, deadline=None)
 @given(REQUESTS, CONFIGS)
 def test_every_request_gets_all_its_tokens_and_nothing_is_left_over(asked: list[Wanted], config: dict[str, object]) -> None:
