@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from histories import History
 from processes import ChildStandIn
 from standin import StandIn
 from webhooks import Receiver
+
+# Where a change is let in or not, the same examples each time; new ones are looked for on the desks of people.
+hypothesis.settings.register_profile("ci", derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture
