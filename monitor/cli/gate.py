@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from monitor.cli.common import CommandError, chosen_probes, config_arguments, json_argument, load_context, now_utc, print_json
@@ -15,6 +15,7 @@ from monitor.errors import REGRESSION, UNMEASURED
 from monitor.model import REGRESSIONS, Change, Outcome, Phase, Pin, Probe, Sample, Verdict
 
 SLOWER = 0.10  # a candidate this much slower than production's own last day is a regression
+LEAST_BEFORE = 4  # fewer samples of production say too little to call anybody slower
 LOOK_BACK = timedelta(hours=24)
 
 
@@ -187,8 +188,10 @@ def _probe_result(probe: Probe, measured: Sequence[Any], judgements: Sequence[An
     verdicts = [j.verdict for j in judgements]
     failed = verdicts.count(Verdict.FAIL) + sum(s.outcome in REGRESSIONS for s in samples if s.outcome is not Outcome.EMPTY)
     own = [s for s in production if s.probe == probe.name and s.phase is Phase.WARM]
-    rate, rate_before = _median([s.decode_tok_s for s in samples]), _median([s.decode_tok_s for s in own])
-    slow = rate is not None and rate_before is not None and rate < rate_before * (1 - SLOWER)
+    rates = [s.decode_tok_s for s in samples if s.decode_tok_s is not None]
+    rates_before = [s.decode_tok_s for s in own if s.decode_tok_s is not None]
+    rate, rate_before = _median(rates), _median(rates_before)
+    slow = is_slower(rates, rates_before)
     allowed = max(0, len(samples) - max(1, round(len(samples) * probe.require / probe.repeats)))
     reason = next((j.reason for j in judgements if j.verdict is Verdict.FAIL), None)
     if reason is None and slow and rate is not None and rate_before is not None:
@@ -206,6 +209,13 @@ def _probe_result(probe: Probe, measured: Sequence[Any], judgements: Sequence[An
         decode_tok_s_against=rate_before,
         regressed=failed > allowed or slow,
     )
+
+
+def is_slower(rates: Sequence[float], before: Sequence[float]) -> bool:
+    """Clearly slower: the median is a tenth below production's, and even the best round is below three quarters of production's own."""
+    if not rates or len(before) < LEAST_BEFORE:
+        return False
+    return median(rates) < median(before) * (1 - SLOWER) and max(rates) < quantiles(before, n=4)[0]
 
 
 def against_text(now: float, before: float) -> str:

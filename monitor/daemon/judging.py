@@ -33,13 +33,15 @@ def intervals_of(probes: Sequence[Probe]) -> dict[str, timedelta]:
 
 def contacts_of(samples: Sequence[Sample], readings: Sequence[tuple[datetime, str]]) -> list[Contact]:
     """Every attempt to reach the server, oldest first: by canary and by metrics page."""
-    by_canary = [Contact(_ended(s), s.outcome not in NOBODY_ANSWERED, f"a canary was {s.outcome.value}") for s in samples]
+    by_canary = [Contact(_contact_at(s), s.outcome not in NOBODY_ANSWERED, f"a canary was {s.outcome.value}") for s in samples]
     by_page = [Contact(at, state not in {"refused", "timeout"}, f"the metrics page was {state}") for at, state in readings]
     return sorted([*by_canary, *by_page], key=lambda contact: contact.at)
 
 
-def _ended(sample: Sample) -> datetime:
-    return sample.started_at + timedelta(milliseconds=sample.e2e_ms or 0.0)
+def _contact_at(sample: Sample) -> datetime:
+    """When the canary proved what it proved. A stream that broke shows a server that was there at its first token, not at its end."""
+    broke = sample.outcome in {Outcome.STREAM_ERROR, Outcome.TRUNCATED}
+    return sample.started_at + timedelta(milliseconds=(sample.ttft_ms if broke else sample.e2e_ms) or 0.0)
 
 
 def judge_target(

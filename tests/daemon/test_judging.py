@@ -71,6 +71,13 @@ def test_any_answer_even_an_error_is_a_sign_of_life_at_the_moment_it_ended() -> 
     assert contacts[1].at - contacts[0].at == SECOND  # the page at noon, the canary when it ended
 
 
+def test_a_stream_that_broke_shows_a_server_that_was_there_at_its_first_token_and_not_at_its_end() -> None:
+    broken = a_sample(started_at=NOON, outcome=Outcome.STREAM_ERROR, ttft_ms=100.0, e2e_ms=30_000.0)
+    refused = [a_sample(started_at=NOON + n * SECOND, outcome=Outcome.REFUSED) for n in (20, 26)]
+    assert [contact.answered for contact in contacts_of([broken, *refused], [])] == [True, False, False]
+
+
+
 async def test_one_refusal_is_no_outage_and_two_five_seconds_apart_are(history: History, watch: TargetWatch) -> None:
     history.sample(started_at=NOON)
     reading(history, watch, NOON + 10 * SECOND, "refused")

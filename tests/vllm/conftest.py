@@ -14,7 +14,7 @@ from vllm_bed import Bed, Canary, VllmServer, WebhookReceiver, free_port, say
 HERE = Path(__file__).parent
 MODEL = HERE / "model"
 #: The second module takes up what the first leaves behind: a server that was watched and has died.
-ORDER = ("test_main_job", "test_change_to_alert")
+ORDER = ("test_main_job", "test_change_to_alert", "test_quality_gate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
