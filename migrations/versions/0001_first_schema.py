@@ -460,6 +460,7 @@ def upgrade() -> None:
         sa.Column("tokens", sa.JSON(), nullable=False),
         sa.Column("token_ids", sa.JSON(), nullable=False),
         sa.Column("logprobs", sa.JSON(), nullable=False),
+        sa.Column("tops", sa.JSON(), nullable=False),
         sa.Column("finish_reason", sa.Text()),
         sa.Column("count", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["output_id"], ["output.id"], name=op.f("fk_pin_output_output_id")),

@@ -167,6 +167,7 @@ def _judged(
     results: list[ProbeResult] = []
     shifts: dict[str, list[float]] = {}
     noise: dict[str, float] = {}
+    repeats: dict[str, int] = {}
     for probe in probes:
         judgements = []
         for one, sent in measured[probe.name]:
@@ -175,9 +176,9 @@ def _judged(
             judgements.append(judgement)
             if pin is not None and judgement.verdict is Verdict.PASS and judgement.logprob_shift is not None:
                 shifts.setdefault(probe.name, []).append(judgement.logprob_shift)
-                noise[probe.name] = pin.noise_nat or 0.0
+                noise[probe.name], repeats[probe.name] = pin.noise_nat or 0.0, pin.repeats
         results.append(_probe_result(probe, [m for m, _ in measured[probe.name]], judgements, known.samples))
-    shift = judge_shift(shifts, noise)
+    shift = judge_shift(shifts, noise, repeats)
     unmeasured = all(r.passed + r.failed + r.near_ties == 0 for r in results)
     regressed = any(r.regressed for r in results) or bool(shift.shifted)
     return GateResult(url, against, None if unmeasured and not regressed else regressed, results, differences, asdict(shift))

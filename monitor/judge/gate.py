@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from monitor.judge.expect import Judgement, judge_answer
-from monitor.judge.pinned import PinJudgement, judge_pinned
+from monitor.judge.pinned import PinJudgement, judge_pinned, other_prompt
 from monitor.judge.shift import judge_shift
 from monitor.model import Cause, Finding, Kind, ObservedAnswer, Outcome, Pin, Probe, Sample, Severity, Verdict
 
@@ -28,6 +28,8 @@ def pin_for(pins: Sequence[Pin], probe: Probe, digest: str | None) -> tuple[Pin 
 
 def judge_gate(probe: Probe, outcome: Outcome, observed: ObservedAnswer, pin: Pin | None) -> PinJudgement:
     """Conditions first, then the pin: all must hold."""
+    if pin is not None and outcome is Outcome.OK and (blamed := other_prompt(pin, observed)) is not None:
+        return PinJudgement(Verdict.FAIL, blamed)  # before anything else: another prompt is not another model
     plain: Judgement = judge_answer(probe, outcome, observed.text, observed.finish_reason)
     if pin is None or outcome is not Outcome.OK or plain.verdict is Verdict.FAIL:
         return PinJudgement(plain.verdict, plain.reason)
@@ -88,8 +90,9 @@ def judge_model_shift(target: str, samples: Sequence[Sample], pins: Mapping[int,
     alone = [s for s in alone if s.other_generation_tokens in {0, None}]
     last = {probe: [s for s in alone if s.probe == probe][-SHIFT_ROUNDS:] for probe in {s.probe for s in alone}}
     shifts = {probe: [s.logprob_shift for s in few if s.logprob_shift is not None] for probe, few in last.items()}
-    noise = {probe: pins[few[-1].pin].noise_nat or 0.0 for probe, few in last.items() if few and few[-1].pin is not None}
-    result = judge_shift(shifts, noise)
+    own = {probe: pins[few[-1].pin] for probe, few in last.items() if few and few[-1].pin is not None}
+    noise = {probe: pin.noise_nat or 0.0 for probe, pin in own.items()}
+    result = judge_shift(shifts, noise, {probe: pin.repeats for probe, pin in own.items()})
     if not result.shifted:
         return None
     newest = [s for few in last.values() for s in few]
@@ -103,7 +106,7 @@ def judge_model_shift(target: str, samples: Sequence[Sample], pins: Mapping[int,
         since=min(s.started_at for s in newest),
         cause=Cause.ANSWERS_CHANGED,
         evidence={
-            "test": "chi-square of standardised mean shifts",
+            "test": "rank test against the pin's repeats, binomial over probes",
             "effect_nat": result.effect_nat,
             "p_value": result.p_value,
             "probes": result.probes,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from statistics import fmean, pstdev
+from statistics import fmean
 
+from monitor.judge.pinned import shift_between
 from monitor.model import ObservedAnswer, PinnedOutput
 
 SPREAD = 0.1  # of the life of a pin: so that not all of them end on one day
@@ -29,9 +30,11 @@ def _key(answer: ObservedAnswer) -> tuple[object, ...]:
 
 def _output(members: Sequence[ObservedAnswer]) -> PinnedOutput:
     first = members[0]
-    logprobs = tuple(_mean([m.tokens[i].logprob for m in members]) for i in range(len(first.tokens)))
+    places = range(len(first.tokens))
+    logprobs = tuple(_mean([m.tokens[i].logprob for m in members]) for i in places)
+    tops = tuple(_mean_top([m.tokens[i].top for m in members]) for i in places)
     tokens = tuple(t.token for t in first.tokens)
-    return PinnedOutput(first.text, tokens, first.token_ids, logprobs, first.finish_reason, len(members))
+    return PinnedOutput(first.text, tokens, first.token_ids, logprobs, first.finish_reason, len(members), tops)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -39,17 +42,21 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
+def _mean_top(tops: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The alternatives that every repeat shows, at their mean."""
+    shared = set(tops[0]).intersection(*tops[1:])
+    return {token: fmean([top[token] for top in tops]) for token in tops[0] if token in shared}
+
+
 def noise_of(answers: Sequence[ObservedAnswer], outputs: Sequence[PinnedOutput]) -> float | None:
-    """Standard deviation between repeats of the mean log-probability shift of one whole answer (nat); None from fewer than two repeats."""
+    """The largest move of log-probabilities among the repeats of one answer (nat); None from fewer than two repeats of each."""
     shifts: list[float] = []
     for output in outputs:
         same: tuple[object, ...] = output.token_ids or output.tokens or (output.text,)
-        for answer in (a for a in answers if _key(a) == same):
-            both = zip(output.logprobs, (t.logprob for t in answer.tokens), strict=True)
-            moved = [now - then for then, now in both if then is not None and now is not None]
-            if moved:
-                shifts.append(fmean(moved))
-    return pstdev(shifts) if len(shifts) >= 2 else None
+        repeats = [answer for answer in answers if _key(answer) == same]
+        moved = [shift_between(output, answer) for answer in repeats] if len(repeats) > 1 else []
+        shifts += [m for m in moved if m is not None]
+    return max(shifts, default=None)
 
 
 def expiry(probe: str, now: datetime, life: timedelta) -> datetime:

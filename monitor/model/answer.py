@@ -37,6 +37,7 @@ class PinnedOutput:
     logprobs: tuple[float | None, ...]
     finish_reason: str | None
     count: int = 1
+    tops: tuple[Mapping[str, float], ...] = ()  # of each token: the likeliest there with their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,12 @@ class Pin:
     expires_at: datetime
     outputs: tuple[PinnedOutput, ...]
     prompt_tokens: int | None
-    noise_nat: float | None  # standard deviation of logprob_shift between repeats at pinning
+    noise_nat: float | None  # the largest logprob_shift among the repeats at pinning: what moves without any change
     ttft_ms: tuple[float, ...] = ()
     decode_tok_s: tuple[float, ...] = ()
     retired_at: datetime | None = None
+
+    @property
+    def repeats(self) -> int:
+        """How many answers it was made of."""
+        return sum(output.count for output in self.outputs)

@@ -28,11 +28,15 @@ def to_yaml(pins: Sequence[Pin]) -> str:
         entry = {k: v for k, v in asdict(pin).items() if k not in {"id", "retired_at"} and v is not None}
         entry["created_at"], entry["expires_at"] = pin.created_at.isoformat(), pin.expires_at.isoformat()
         entry["ttft_ms"], entry["decode_tok_s"] = list(pin.ttft_ms), list(pin.decode_tok_s)
-        entry["outputs"] = [
-            {**asdict(o), "tokens": list(o.tokens), "token_ids": list(o.token_ids), "logprobs": list(o.logprobs)} for o in pin.outputs
-        ]
+        entry["outputs"] = [_output_entry(output) for output in pin.outputs]
         entries.append(entry)
     return yaml.safe_dump({"version": VERSION, "pins": entries}, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _output_entry(output: PinnedOutput) -> dict[str, Any]:
+    """Tuples as plain lists: YAML knows no others."""
+    lists = {name: list(getattr(output, name)) for name in ("tokens", "token_ids", "logprobs")}
+    return {**asdict(output), **lists, "tops": [dict(top) for top in output.tops]}
 
 
 def from_yaml(text: str, name: str) -> list[Pin]:
@@ -57,6 +61,7 @@ def _pin(entry: Any, place: str) -> Pin:
                 logprobs=tuple(o["logprobs"]),
                 finish_reason=o.get("finish_reason"),
                 count=int(o.get("count", 1)),
+                tops=tuple(dict(top) for top in o.get("tops", ())),
             )
             for o in entry["outputs"]
         )

@@ -49,6 +49,7 @@ def add(connection: Connection, pin: Pin, *, target_id: int, revision_id: int, f
                 tokens=list(output.tokens),
                 token_ids=list(output.token_ids),
                 logprobs=list(output.logprobs),
+                tops=[dict(top) for top in output.tops],
                 finish_reason=output.finish_reason,
                 count=output.count,
             )
@@ -106,7 +107,7 @@ def _outputs(connection: Connection, pin_id: int) -> tuple[PinnedOutput, ...]:
         .order_by(t.pin_output.c.count.desc(), t.pin_output.c.id)
     )
     return tuple(
-        PinnedOutput(r.text, tuple(r.tokens), tuple(r.token_ids), tuple(r.logprobs), r.finish_reason, r._mapping["count"])
+        PinnedOutput(r.text, tuple(r.tokens), tuple(r.token_ids), tuple(r.logprobs), r.finish_reason, r._mapping["count"], tuple(r.tops))
         for r in connection.execute(query)
     )
 

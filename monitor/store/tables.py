@@ -320,6 +320,7 @@ pin_output = Table(
     Column("tokens", JSON, nullable=False),
     Column("token_ids", JSON, nullable=False),
     Column("logprobs", JSON, nullable=False),
+    Column("tops", JSON, nullable=False),
     Column("finish_reason", Text),
     Column("count", Integer, nullable=False),
 )

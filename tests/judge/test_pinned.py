@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from monitor.judge.gate import judge_gate, judge_model_shift, judge_near_ties, judge_pin_expiry, judge_quality, pin_for
 from monitor.judge.pinned import judge_pinned
 from monitor.judge.pinning import expiry, noise_of, outputs_of
-from monitor.judge.shift import chi_square_tail, judge_shift
+from monitor.judge.shift import binomial_tail, judge_shift
 from monitor.model import Kind, ObservedAnswer, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Severity, TokenLogprob, Verdict
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -49,7 +49,14 @@ def pin(*outputs: PinnedOutput, noise: float | None = 0.0, **other: object) -> P
 def test_the_pinned_answer_passes_and_tells_how_far_its_log_probabilities_moved() -> None:
     told = judge_pinned(pin(), answer(*WORDS, logprob=-0.05))
     assert (told.verdict, told.first_divergence) == (Verdict.PASS, None)
-    assert told.logprob_shift == pytest.approx(-0.04)
+    assert told.logprob_shift == pytest.approx(0.04)
+
+
+def test_what_else_could_have_come_tells_of_a_change_that_a_confident_answer_hides() -> None:
+    pinned = replace(output("Yes"), tops=({"Yes": -0.01, "No": -8.0},))
+    told = judge_pinned(pin(pinned), answer("Yes", top={"Yes": -0.01, "No": -7.0}))
+    assert told.verdict is Verdict.PASS
+    assert told.logprob_shift == pytest.approx(0.7071, abs=1e-4)  # of the token 0, of its alternative 1 nat
 
 
 def test_any_of_the_accepted_answers_passes() -> None:
@@ -76,7 +83,7 @@ def test_a_token_that_lost_clearly_is_a_failure() -> None:
 def test_the_pins_own_noise_widens_what_counts_as_a_tie() -> None:
     got = answer("The", " capital", " is", " Lyon", ".", top={" Paris": -0.4})
     assert judge_pinned(pin(), got).verdict is Verdict.FAIL
-    assert judge_pinned(pin(noise=0.1), got).verdict is Verdict.NEAR_TIE
+    assert judge_pinned(pin(noise=0.2), got).verdict is Verdict.NEAR_TIE
 
 
 def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() -> None:
@@ -126,6 +133,14 @@ def test_back_at_the_identity_of_a_pin_the_pin_is_current_again() -> None:
     assert pin_for([new, old], probe(), "f1") == (old, False)
 
 
+def test_another_prompt_length_is_blamed_before_a_condition_that_fails_for_it() -> None:
+    from monitor.model import Expectation
+
+    strict = probe(expect=(Expectation(contains="Paris"),))
+    told = judge_gate(strict, Outcome.OK, answer("Tokyo", prompt_tokens=9), pin())
+    assert told.reason == "prompt is 9 tokens, was 10: chat template or tokenizer changed"
+
+
 def test_a_condition_that_fails_outweighs_a_pin_that_holds() -> None:
     from monitor.model import Expectation
 
@@ -142,7 +157,7 @@ def test_repeats_become_a_set_of_answers_with_their_counts_and_their_noise() -> 
     outputs = outputs_of(seen)
     assert [(o.text, o.count) for o in outputs] == [("A", 2), ("B", 1)]
     assert outputs[0].logprobs == (pytest.approx(-0.2),)
-    assert noise_of(seen, outputs) == pytest.approx(0.0816, abs=1e-3)
+    assert noise_of(seen, outputs) == pytest.approx(0.1)
 
 
 @given(st.text(min_size=1, max_size=20))
@@ -197,40 +212,44 @@ def test_a_rising_share_of_near_ties_is_a_finding_of_its_own() -> None:
 # ---- the model shift
 
 
-def test_the_chi_square_tail_is_that_of_the_tables() -> None:
-    for statistic, degrees, tail in ((3.841, 1, 0.05), (21.026, 12, 0.05), (32.909, 12, 0.001), (0.0, 5, 1.0)):
-        assert chi_square_tail(statistic, degrees) == pytest.approx(tail, rel=2e-3)
+FIVE = {f"p{i}": 5 for i in range(12)}  # repeats of each pin
 
 
-def test_log_probabilities_that_move_together_in_many_probes_are_a_shift_and_noise_is_none() -> None:
-    noise = {f"p{i}": 0.003 for i in range(12)}
-    still = {f"p{i}": [0.001 * (-1) ** (i + r) for r in range(3)] for i in range(12)}
-    moved = {f"p{i}": [0.03 * (-1) ** i] * 3 for i in range(12)}
-    assert judge_shift(still, noise).shifted is False
-    result = judge_shift(moved, noise)
+def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within_the_pins_noise_are_none() -> None:
+    noise = dict.fromkeys(FIVE, 0.02)
+    assert judge_shift({name: [0.02, 0.01, 0.02] for name in FIVE}, noise, FIVE).shifted is False
+    result = judge_shift({name: [0.2] * 3 for name in FIVE}, noise, FIVE)
     assert (result.shifted, result.rounds, len(result.moved)) == (True, 3, 12)
-    assert result.effect_nat == pytest.approx(0.03)
+    assert result.effect_nat == pytest.approx(0.2)
 
 
 def test_one_probe_alone_never_makes_a_shift() -> None:
-    shifts = {f"p{i}": [0.0] * 3 for i in range(11)} | {"loud": [5.0] * 3}
-    assert judge_shift(shifts, {}).shifted is False
+    shifts = {name: [0.0] * 3 for name in FIVE} | {"p0": [5.0] * 3}
+    result = judge_shift(shifts, {}, FIVE)
+    assert (result.shifted, result.moved) == (False, ("p0",))
 
 
-def test_too_few_probes_or_rounds_say_nothing_at_all() -> None:
-    assert judge_shift({"a": [1.0, 1.0], "b": [1.0, 1.0]}, {}).shifted is None
-    assert judge_shift({f"p{i}": [1.0] for i in range(9)}, {}).shifted is None
+def test_too_few_probes_rounds_or_repeats_say_nothing_at_all() -> None:
+    assert judge_shift({"p0": [1.0, 1.0], "p1": [1.0, 1.0]}, {}, FIVE).shifted is None
+    assert judge_shift({name: [1.0] for name in FIVE}, {}, FIVE).shifted is None
+    assert judge_shift({name: [1.0] * 3 for name in FIVE}, {}, dict.fromkeys(FIVE, 2)).shifted is None
 
 
-@given(st.lists(st.floats(-0.004, 0.004), min_size=36, max_size=36))
-def test_noise_within_the_floor_never_alarms(values: list[float]) -> None:
+def test_the_tail_is_that_of_the_binomial_distribution() -> None:
+    assert binomial_tail(12, 0, 0.2) == 1.0
+    assert binomial_tail(3, 3, 0.5) == pytest.approx(0.125)
+    assert binomial_tail(10, 8, 0.5) == pytest.approx(56 / 1024)
+
+
+@given(st.lists(st.floats(0.0, 0.02), min_size=36, max_size=36))
+def test_moves_within_twice_the_floor_never_alarm(values: list[float]) -> None:
     shifts = {f"p{i}": values[3 * i : 3 * i + 3] for i in range(12)}
-    assert not judge_shift(shifts, dict.fromkeys(shifts, 0.002)).shifted
+    assert not judge_shift(shifts, {}, FIVE).shifted
 
 
 def test_a_shift_needs_samples_that_had_the_server_to_themselves() -> None:
-    pins = {1: pin(noise=0.001)}
-    moved = [sample(Verdict.PASS, r, probe=f"p{i}", logprob_shift=0.05) for i in range(6) for r in range(3)]
+    pins = {1: pin(replace(output(*WORDS), count=5), noise=0.001)}
+    moved = [sample(Verdict.PASS, r, probe=f"p{i}", logprob_shift=0.5) for i in range(6) for r in range(3)]
     found = judge_model_shift("t", moved, pins)
     assert found is not None
     assert found.evidence["probes"] == 6
