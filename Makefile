@@ -6,7 +6,7 @@ URL ?= http://127.0.0.1:8000
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: run demo test test-vllm test-systemd test-demo test-gpu bench lint docs clean help
+.PHONY: run demo test test-vllm test-systemd test-demo test-gpu bench proof lint docs clean help
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -42,6 +42,11 @@ test-gpu: $(INSTALLED_DEV)
 ## make bench         accuracy and cost, as ratios; writes docs/benchmarks.md
 bench: $(INSTALLED_DEV)
 	$(BIN)/python benchmarks/run.py
+
+## make proof         what proves itself only in minutes on a real vLLM; writes docs/proof.md
+proof: $(INSTALLED_DEV)
+	tests/vllm/install.sh
+	$(BIN)/python benchmarks/queue_shape.py
 
 ## make lint          ruff, mypy and the import rules
 lint: $(INSTALLED_DEV)
