@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import yaml
-from common import Row, Section, at_most, before_other_work, figures, load, percentile, served
+from common import Row, Section, at_most, figures, load, percentile, served
 from sqlalchemy import Engine, Table, insert
 
 from monitor.store import tables as t
@@ -325,17 +325,15 @@ PARTS: Mapping[str, Callable[[bool], list[Row]]] = {
     "commands": lambda quick: commands(50_000 if quick else 1_000_000, 5 if quick else 25),
     "fleet": lambda quick: fleet(60 if quick else 180),
 }
-TIMED_FINELY = "fleet"
 
 
-def section(quick: bool, realtime: bool = False, parts: Sequence[str] = tuple(PARTS)) -> Section:
+def section(quick: bool, parts: Sequence[str] = tuple(PARTS)) -> Section:
     """All that is asked for."""
     rows: list[Row] = []
     loads = [load()]
     for part in parts:
         print(f"cost: {part} …", flush=True)
-        with before_other_work(realtime and part == TIMED_FINELY):
-            found = PARTS[part](quick)
+        found = PARTS[part](quick)
         loads.append(load())
         for row in found:
             print("  " + " | ".join(row.cells), flush=True)

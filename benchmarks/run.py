@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/run.py [--quick] [--peers] [--realtime] [--only accuracy|cost] [--out FILE]
 
 About 17 minutes, 3 more with --peers; --quick takes 6 and writes nothing unless --out is given. The figures of a busy machine are those
-of its other work: run it on a quiet one, or as root with --realtime, which puts what is timed finely (accuracy, many targets) before other
-work. The load is in the tables.
+of its other work: run it on a quiet one, or as root with --realtime, which puts the accuracy part before other work (not the rest: on a
+single core, threads of equal real-time priority hold each other up). The load is in the tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def heading(command: str, realtime: bool) -> str:
         f"- Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"- Commit: {commit()}",
         f"- Machine: {machine()}",
-        f"- Scheduling: {'accuracy and many targets before other work (real-time), the rest ' if realtime else ''}as any program",
+        f"- Scheduling: {'accuracy before other work (real-time), the rest ' if realtime else ''}as any program",
         f"- Command: `{command}`",
     ]
     return "\n".join(lines) + "\n"
@@ -56,7 +56,7 @@ def main() -> int:
             found = accuracy.section(15 if o.quick else 60)
             sections.append(replace(found, notes=[peers.note(15 if o.quick else 60)]) if o.peers else found)
     if o.only != "accuracy":
-        sections.append(cost.section(o.quick, o.realtime))
+        sections.append(cost.section(o.quick))
     text = "\n".join([heading(command, o.realtime), *(section.markdown() for section in sections)])
     print(text)
     out = o.out or (None if o.quick or o.only else PAGE)

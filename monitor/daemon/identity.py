@@ -41,10 +41,10 @@ class IdentityWatch:
         """Take up what the history knows."""
         self.current = await asyncio.wrap_future(self._writer.submit(lambda c: fingerprints.current(c, self._target_id)))
 
-    async def refresh(self, page: ServerPage) -> None:
-        """Read the identity now and keep it. A change is believed when a second look shows the same."""
+    async def refresh(self, page: ServerPage) -> bool:
+        """Read the identity now and keep it. A change is believed when a second look shows the same; False while it still moves."""
         if self._read_only:
-            return
+            return True
         async with self._lock:
             seen = await read_identity(self._sources(), page)
             if self.current is not None and (first := changes.compare(self.current.fields, seen.fields).trigger):
@@ -52,9 +52,10 @@ class IdentityWatch:
                 again = await read_identity(self._sources(), page)
                 if changes.compare(self.current.fields, again.fields).trigger != first:
                     log.info("target=%s the configuration is still moving; looking again later", seen.target)
-                    return
+                    return False
                 seen = again
             await self._keep(seen)
+        return True
 
     async def note_system_fingerprint(self, target: str, value: str) -> None:
         """What an answer says of its server; new to us or changed, it is kept like any other field."""
@@ -88,7 +89,10 @@ def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Se
     row_id = fingerprints.save(connection, target_id, changes.digest(fields), fields, seen.at, row_id=row_id)
     if not trigger:
         _follow(connection, seen.target, row_id, changes.digest(fields))
-    elif not _rolled_back(connection, seen, fields, channels):
+        return
+    undone = _rolled_back(connection, seen, fields, channels)
+    trigger = tuple(change for change in trigger if change.field not in undone)
+    if trigger:
         evidence = {
             "digest_before": known.digest,
             "digest_after": changes.digest(fields),
@@ -113,8 +117,8 @@ def _follow(connection: Connection, target: str, row_id: int, digest: str) -> No
             incidents.set_evidence(connection, incident, {"digest_after": digest})
 
 
-def _rolled_back(connection: Connection, seen: Fingerprint, fields: Fields, channels: Sequence[str]) -> bool:
-    """Close the incidents of which every change is undone by now; whether there was such."""
+def _rolled_back(connection: Connection, seen: Fingerprint, fields: Fields, channels: Sequence[str]) -> set[str]:
+    """Close the incidents of which every change is undone by now; the fields that they were about."""
     undone = [
         incident
         for incident in incidents.open_incidents(connection, seen.target, [Kind.CONFIG_CHANGE])
@@ -122,4 +126,4 @@ def _rolled_back(connection: Connection, seen: Fingerprint, fields: Fields, chan
     ]
     for incident in undone:
         incidents.close(connection, incident, seen.at, changes.ROLLED_BACK, channels)
-    return bool(undone)
+    return {change.field for incident in undone for change in incident.changes}

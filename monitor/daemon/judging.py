@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
 from monitor.alert import incidents
+from monitor.config.settings import TargetSettings
 from monitor.daemon.watch import TargetWatch
 from monitor.judge import cards, gate
 from monitor.judge.changes import config_change_over
@@ -31,11 +33,21 @@ def intervals_of(probes: Sequence[Probe]) -> dict[str, timedelta]:
     return {p.name: timedelta(seconds=p.every_s) if p.every_s is not None else CRON_INTERVAL for p in probes}
 
 
-def contacts_of(samples: Sequence[Sample], readings: Sequence[tuple[datetime, str]]) -> list[Contact]:
-    """Every attempt to reach the server, oldest first: by canary and by metrics page."""
+def contacts_of(samples: Sequence[Sample], readings: Sequence[tuple[datetime, str]], same_address: bool = True) -> list[Contact]:
+    """Every attempt to reach the server, oldest first: by canary and by metrics page.
+
+    A page that is slow is given up after a second and proves nothing. One at another address than the API (`same_address` false) speaks
+    for itself only.
+    """
     by_canary = [Contact(_contact_at(s), s.outcome not in NOBODY_ANSWERED, f"a canary was {s.outcome.value}") for s in samples]
-    by_page = [Contact(at, state not in {"refused", "timeout"}, f"the metrics page was {state}") for at, state in readings]
+    heard = [(at, state) for at, state in readings if state != "timeout" and same_address]
+    by_page = [Contact(at, state != "refused", f"the metrics page was {state}") for at, state in heard]
     return sorted([*by_canary, *by_page], key=lambda contact: contact.at)
+
+
+def same_place(settings: TargetSettings) -> bool:
+    """Whether API and metrics page are at one address: a refusal of the one is then a refusal of the other."""
+    return urlsplit(settings.url).netloc == urlsplit(settings.metrics_page).netloc
 
 
 def _contact_at(sample: Sample) -> datetime:
@@ -52,7 +64,7 @@ def judge_target(
     wanted = SampleFilter(since=now - LOOK_BACK, target=name)
     samples = [s for s in queries.samples(connection, wanted, limit=200) if s.outcome is not Outcome.CANCELLED]
     readings = [(from_us(row.at_us), row.state) for row in queries.readings(connection, watch.target_id, now - LOOK_BACK / 10)]
-    contacts = [c for c in contacts_of(samples, readings) if c.at >= watching_since]
+    contacts = [c for c in contacts_of(samples, readings, same_place(watch.settings)) if c.at >= watching_since]
     down = judge_server_down(name, contacts)
     hung = None if down is not None else judge_hung(name, samples)
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
@@ -69,6 +81,8 @@ def judge_target(
     def is_over(incident: Incident) -> bool:
         if incident.kind is Kind.SERVER_DOWN:
             return any(contact.answered for contact in contacts)
+        if incident.kind in {Kind.NO_SAMPLES, Kind.UNKNOWN_LASTING} and incident.subject not in {probe.name for probe in watch.probes}:
+            return True  # the configuration has the probe no more
         if incident.kind is Kind.NO_SAMPLES:
             return last.get(incident.subject, incident.opened_at) > incident.opened_at
         return True

@@ -99,7 +99,7 @@ class Lane:
         self._run_round = run_round
         self._due: dict[str, tuple[Probe, asyncio.Future[None]]] = {}
         self._something = asyncio.Event()
-        self._turn = 0
+        self._turns: dict[frozenset[str], int] = {}  # of each set that falls due together, so that each of them is first in turn
 
     async def submit(self, probe: Probe) -> None:
         """Ask for one run of a probe; returns when its round is over."""
@@ -121,10 +121,11 @@ class Lane:
     async def _one_round(self) -> None:
         due, self._due = self._due, {}
         self._something.clear()
+        turn = self._turns.get(frozenset(due), 0)
         try:
-            await self._run_round(rotated([probe for probe, _ in due.values()], self._order, self._turn))
+            await self._run_round(rotated([probe for probe, _ in due.values()], [n for n in self._order if n in due], turn))
         finally:
-            self._turn += 1
+            self._turns[frozenset(due)] = turn + 1
             for _, future in due.values():
                 if not future.done():
                     future.set_result(None)

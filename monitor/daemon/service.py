@@ -191,7 +191,7 @@ class Daemon:
         seen: dict[str, tuple[int, float]] = {}
         while True:
             now = datetime.now(UTC)
-            since = now if now - last > SLEPT else since
+            since = now if now < last or now - last > SLEPT else since  # we were stopped, or the clock was set back
             last = now
             for watch in self._watches:
                 stored, judged_s = seen.get(watch.settings.name, (-1, 0.0))

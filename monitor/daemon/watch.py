@@ -184,15 +184,15 @@ class TargetWatch:
     async def refresh_identity(self, page: ServerPage | None = None) -> None:
         """Read the identity now; a server that does not answer leaves it due."""
         page = page or await self.look()
-        if page.state in {"refused", "timeout"}:
+        try:
+            cards = await models(self._http)
+            if self.settings.model is None:
+                self.canary.model = the_one_model(self.settings.url, cards)
+        except ServerUnreachableError:
             return
-        if self.canary.model is None:
-            try:
-                await self.find_model()
-            except (ServerUnreachableError, ServerRefusedError, SeveralModelsError) as error:
-                log.warning("target=%s the model's name is not known: %s", self.settings.name, error)
-        self._identity_due = False
-        await self.identity.refresh(page)
+        except (ServerRefusedError, SeveralModelsError) as error:
+            log.warning("target=%s /v1/models: %s", self.settings.name, error)
+        self._identity_due = not await self.identity.refresh(page)
 
     async def run_all(self, probe: Probe) -> list[Stored] | Skipped:
         """A probe as it is meant: once, twice with the same cache salt, or again to decide a near tie. Skipped when nothing was sent."""
@@ -221,7 +221,7 @@ class TargetWatch:
         if probe.context_share is not None:
             try:
                 probe = await self._lengthened(probe)
-            except (ServerUnreachableError, ServerRefusedError) as error:
+            except (ServerUnreachableError, ServerRefusedError, SeveralModelsError) as error:
                 self.skip(probe.name, "length")
                 return Skipped(probe, f"its length cannot be fitted to the server's context: {error}")
         phase, started_at = self.state.phase_of(probe, before), datetime.now(UTC)
@@ -249,6 +249,8 @@ class TargetWatch:
         ready = self._ready.get(probe.name)
         if ready is None:
             cards = await models(self._http)
+            if self.canary.model is None:
+                self.canary.model = the_one_model(self.settings.url, cards)
             context = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
             if context is None:
                 raise ServerRefusedError(200, "/v1/models does not tell the context's length")
@@ -265,6 +267,7 @@ class TargetWatch:
         answer = measured.answer
         if answer.system_fingerprint is not None:
             self._system_fingerprint = answer.system_fingerprint
+        if answer.system_fingerprint is not None and not self._identity_due:  # else it is read with everything else, and only together
             await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
         sample, reason = self._judged(probe, measured)
         self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens)

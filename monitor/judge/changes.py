@@ -134,7 +134,7 @@ def _told(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-ROLLED_BACK = "rolled back: the server is again what it was before the change"
+ROLLED_BACK = "rolled back: what had changed is again what it was before"
 
 
 def config_change_over(incident: Incident, current_digest: str, probes: Sequence[str], samples: Sequence[Sample]) -> str | None:

@@ -184,7 +184,8 @@ def _items(value: Any) -> list[Any]:
 
 
 def _whole(value: Any, otherwise: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53  # beyond it no database keeps it
+    return value if whole else otherwise
 
 
 def _tool_text(calls: Any) -> str | None:

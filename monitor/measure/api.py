@@ -68,7 +68,7 @@ async def get_json(http: httpx.AsyncClient, path: str, body: dict[str, Any] | No
         raise ServerUnreachableError(f"the server at {http.base_url} cannot be reached: {why}") from None
     try:
         parsed = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if response.status_code != 200:
         message = error_message(parsed) if parsed is not None else shortened(response.content)

@@ -227,7 +227,7 @@ async def _limited_body(response: httpx.Response) -> bytes:
 def _refusal(status: int, body: bytes) -> tuple[Outcome, str]:
     try:
         message = error_message(json.loads(body))
-    except ValueError:
+    except (ValueError, RecursionError):  # a body of brackets only is nested deeper than the parser goes
         message = shortened(body) or "no text"
     outcome = Outcome.REJECTED if status in {429, 503} else Outcome.HTTP_ERROR
     return outcome, f"HTTP {status}: {shortened(message.encode(), 300)}"

@@ -109,6 +109,15 @@ def test_a_change_that_happened_while_the_field_could_not_be_read_is_still_seen(
     assert [incident.subject for incident in history.open] == ["max_model_len"]
 
 
+def test_a_rollback_beside_another_change_closes_the_one_and_opens_the_other(history: History) -> None:
+    history.reads(**A, driver_version="550")
+    history.reads(**A | {"max_model_len": 2048}, driver_version="550")
+    history.reads(**A, driver_version="560")
+    (closed, opened) = sorted(history.all, key=lambda incident: incident.id)
+    assert (closed.subject, closed.close_reason) == ("max_model_len", ROLLED_BACK)
+    assert (opened.subject, opened.closed_at) == ("driver_version", None)
+
+
 def test_going_back_closes_the_incident_as_rolled_back_and_opens_none(history: History) -> None:
     history.reads(**A)
     history.reads(**A | {"max_model_len": 2048})

@@ -66,9 +66,15 @@ def test_any_answer_even_an_error_is_a_sign_of_life_at_the_moment_it_ended() -> 
     readings = [(NOON + n * MINUTE, state) for n, state in enumerate(states)]
     contacts = contacts_of(samples, readings)
     assert [c.answered for c in contacts if c.detail.startswith("a canary")] == [True, True, True, False, False]
-    assert [c.answered for c in contacts if c.detail.startswith("the metrics page")] == [True, True, True, False, False]
+    assert [c.answered for c in contacts if c.detail.startswith("the metrics page")] == [True, True, True, False]
     assert contacts == sorted(contacts, key=lambda c: c.at)
     assert contacts[1].at - contacts[0].at == SECOND  # the page at noon, the canary when it ended
+
+
+def test_a_slow_metrics_page_and_one_at_another_address_say_nothing_of_the_server() -> None:
+    readings = [(NOON, "timeout"), (NOON + MINUTE, "refused")]
+    assert [c.answered for c in contacts_of([], readings)] == [False]
+    assert contacts_of([], readings, same_address=False) == []
 
 
 def test_a_stream_that_broke_shows_a_server_that_was_there_at_its_first_token_and_not_at_its_end() -> None:

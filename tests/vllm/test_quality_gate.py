@@ -98,8 +98,9 @@ def test_the_original_fails_in_none_of_fifty_canaries_half_of_them_in_company(be
 
 @pytest.mark.timeout(240, func_only=True)
 def test_three_rounds_on_the_original_find_nothing(bed: GateBed) -> None:
-    found = bed.gate(bed.port, ROUNDS, codes=[0])
-    assert found["regressed"] is False
+    # Speed is not judged here: the machine of a test may be busy with something else, and then the same server is slower.
+    found = bed.gate(bed.port, ROUNDS, codes=[0, 1])
+    assert [p["failed"] for p in found["probes"]] == [0] * 14
     assert found["shift"]["shifted"] is False
 
 
