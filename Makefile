@@ -19,9 +19,10 @@ run: $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/vllm-canary demo
 
+# Four workers, however few cores: many tests wait for something.
 ## make test          the tests that need nothing but Python (some want gcc or root, and say so when they are skipped)
 test: $(INSTALLED_DEV)
-	$(BIN)/python -m pytest -q -n auto -m "not vllm and not systemd and not demo and not gpu"
+	$(BIN)/python -m pytest -q -n 4 -m "not vllm and not systemd and not demo and not gpu"
 
 ## make test-vllm     the tests on a real vLLM server on CPU (installs it once into the user's cache: 3.4 GB)
 test-vllm: $(INSTALLED_DEV)
