@@ -23,7 +23,7 @@ SHOWN = 12
 
 def main(database: str) -> None:
     """Write the picture."""
-    console = Console(record=True, width=118, file=Path("/dev/null").open("w"), force_terminal=True, highlight=False)  # noqa: SIM115
+    console = Console(record=True, width=118, file=Path("/dev/null").open("w"), force_terminal=True, highlight=False)  # noqa: SIM115 - as long as the program
     with reading(database) as connection:
         found = samples(connection, SampleFilter())
     last_capped = max(i for i, s in enumerate(found) if s.outcome.value == "queue_cap")

@@ -65,8 +65,8 @@ def _target(row: Any, last: list[Sample], skipped: dict[str, int], open_now: lis
     overdue = judge_no_samples(row.name, intervals, {s.probe: s.started_at for s in last}, row.first_seen, now)
     loud = [i for i in open_now if i.target == row.name and i.severity in {Severity.WARNING, Severity.PAGE}]
     watched = [s for s in last if s.probe in row.schedule] if row.schedule else last
-    # A canary that failed just now may be no incident yet; the state is then unknown, never good.
-    failed = [s for s in watched if s.outcome.value != "ok"]
+    # A canary that failed just now, or answered wrong, may be no incident yet; the state is then unknown, never good.
+    failed = [s for s in watched if s.outcome.value != "ok" or s.verdict.value == "fail"]
     state = "bad" if loud else "unknown" if overdue or failed or not watched else "good"
     return {
         "name": row.name,

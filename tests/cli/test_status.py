@@ -8,7 +8,7 @@ import pytest
 from histories import History
 
 from monitor.alert import incidents, outbox
-from monitor.model import Kind, Outcome, Severity
+from monitor.model import Kind, Outcome, Severity, Verdict
 
 from .conftest import Command
 
@@ -86,6 +86,12 @@ def test_nothing_watched_is_unknown(cli: Command, history: History) -> None:
 def test_a_canary_that_failed_just_now_is_unknown_and_not_good(cli: Command, history: History) -> None:
     watched(history)
     history.sample(started_at=now(), outcome=Outcome.REFUSED)
+    assert cli("status", "--db", history.database).code == 3
+
+
+def test_a_wrong_answer_is_not_good_although_it_came_in_time(cli: Command, history: History) -> None:
+    watched(history)
+    history.sample(started_at=now(), verdict=Verdict.FAIL)
     assert cli("status", "--db", history.database).code == 3
 
 
