@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from monitor.measure.gpu import GpuWatch
 
 STUB = Path(__file__).parent / "nvml_stub"
 Values = Mapping[str, object]
+StartWatch = Callable[..., GpuWatch]  # the fixture `start_watch`
 
 CARD_A = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
 CARD_B = "GPU-bbbbbbbb-0000-0000-0000-000000000002"

@@ -37,13 +37,14 @@ class GpuState:
     """Whether the cards can be seen. `off`: not wanted; `absent`: no NVIDIA GPU here; `blind`: there, and not readable.
 
     `since` is when this status began; `reason`, for a person, is None only while all is well. `troubles` tells what is blind:
-    nothing before the first look.
+    nothing before the first look. `answering` are the cards that could be read at the last look.
     """
 
     status: Literal["ok", "absent", "blind", "off"]
     reason: str | None
     since: datetime
     troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    answering: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +134,8 @@ class GpuWatch:
 
     def answering(self) -> frozenset[str]:
         """Those of them that could be read at the last look; none while a call hangs."""
-        watched, troubles = self._watched, self.state().troubles
-        return frozenset() if DRIVER in troubles else watched
+        state = self.state()  # one value: who answers and who is in trouble are of the same look
+        return frozenset() if DRIVER in state.troubles else state.answering
 
     def identity(self) -> CardsIdentity | None:
         """Versions and cards as last read; None while NVML cannot be opened, and then `state().reason` says why.
@@ -315,12 +316,14 @@ class GpuWatch:
 
     def _become(self, status: Literal["ok", "absent", "blind"], reason: str | None, troubles: Mapping[str, Trouble] | None = None) -> None:
         before = self._state
-        self._state = GpuState(status, reason, before.since if before.status == status else datetime.now(UTC), troubles or {})
+        since = before.since if before.status == status else datetime.now(UTC)
+        self._state = GpuState(status, reason, since, troubles or {}, self._watched)
         if (status, reason) != (before.status, before.reason):
             log.log(logging.WARNING if status == "blind" else logging.INFO, "GPU watch: %s", reason or "all cards read")
 
     def _close(self) -> None:
         self._watched = frozenset()
+        self._state = replace(self._state, answering=self._watched)
         session, self._session = self._session, None
         if session is not None:
             self._take_events(session)  # what took the card down may have come since the last look

@@ -22,6 +22,7 @@ from monitor.errors import UNMEASURED, USAGE, Told
 HEAD = "0001"
 KNOWN_REVISIONS = ("0001",)
 BUSY_TIMEOUT_S = 10.0
+INCREMENTAL = 2  # sqlite.org/pragma.html#pragma_auto_vacuum
 
 
 class DatabaseError(Told):
@@ -60,7 +61,8 @@ def open_writer(database: str) -> Engine:
     """An engine that may write, with the schema brought up to date. Raises DatabaseError."""
     try:
         engine = _sqlite_writer(sqlite_path(database)) if is_sqlite(database) else create_engine(_url(database), pool_pre_ping=True)
-        _migrate(engine, database)
+        with _given_back_on_failure(engine):
+            _migrate(engine, database)
     except (SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
         raise DatabaseError(f"the database {shown(database)} cannot be opened: {reason(error)}") from None
     return engine
@@ -93,6 +95,16 @@ def reading(database: str) -> Iterator[Connection]:
         engine.dispose()
 
 
+@contextmanager
+def _given_back_on_failure(engine: Engine) -> Iterator[None]:
+    """A database that is refused is let go at once, not when the collector comes by."""
+    try:
+        yield
+    except BaseException:
+        engine.dispose()
+        raise
+
+
 def _sqlite_writer(path: Path) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
     url = URL.create("sqlite", database=str(path))  # made of parts: a ? in the name is no query
@@ -100,7 +112,8 @@ def _sqlite_writer(path: Path) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # takes effect only before the first table
+        if connection.execute("PRAGMA auto_vacuum").fetchone() != (INCREMENTAL,):  # to set it again would write
+            connection.execute(f"PRAGMA auto_vacuum={INCREMENTAL}")  # takes effect only before the first table
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")  # an incident that was acted on must not be forgotten by a power cut
         connection.execute("PRAGMA foreign_keys=ON")

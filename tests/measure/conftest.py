@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import pynvml
 import pytest
-from nvml import StubNvml, build
+from nvml import StartWatch, StubNvml, build
+
+from monitor.measure.gpu import GpuWatch, Timing
+
+QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=0.02)
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +48,18 @@ def no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "CDLL", refuse)
+
+
+@pytest.fixture
+def start_watch() -> Iterator[StartWatch]:
+    """Starts a watch with short times. Every one is stopped at the end, also of a test that failed: it would read on in the next."""
+    watches: list[GpuWatch] = []
+
+    def start(gpus: Literal["auto", "none"] | Sequence[str] = "auto", **settings: Any) -> GpuWatch:
+        watches.append(GpuWatch(gpus, **{"interval_s": 0.01, "timing": QUICK, **settings}))
+        watches[-1].start()
+        return watches[-1]
+
+    yield start
+    for watch in watches:
+        watch.stop()

@@ -7,15 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from nvml import CARD_A, CARD_B, StubNvml, card
+from nvml import CARD_A, CARD_B, StartWatch, StubNvml, card
 
 from monitor.measure.cardfigures import GpuWindow, sample_fields, summarise
 from monitor.measure.cardsession import CardsUnavailableError
@@ -26,23 +26,6 @@ from monitor.model import GpuReading, Sample
 QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=0.02)
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 SECOND = 10**9
-
-StartWatch = Callable[..., GpuWatch]
-
-
-@pytest.fixture
-def start_watch() -> Iterator[StartWatch]:
-    """Starts a watch with short times; every one is stopped at the end."""
-    watches: list[GpuWatch] = []
-
-    def start(gpus: Literal["auto", "none"] | Sequence[str] = "auto", **settings: Any) -> GpuWatch:
-        watches.append(GpuWatch(gpus, **{"interval_s": 0.01, "timing": QUICK, **settings}))
-        watches[-1].start()
-        return watches[-1]
-
-    yield start
-    for watch in watches:
-        watch.stop()
 
 
 async def until(what: Callable[[], object], timeout_s: float = 5.0) -> None:
@@ -114,9 +97,7 @@ async def test_a_reading_is_forgotten_after_two_minutes(nvml: StubNvml, start_wa
     assert watch.before(time.monotonic_ns() + 121 * SECOND) == {}
 
 
-async def test_after_asks_for_a_reading_at_once_and_does_not_wait_for_the_next_turn(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_after_asks_for_a_reading_at_once_and_does_not_wait_for_the_next_turn(nvml: StubNvml, start_watch: StartWatch) -> None:
     watch = start_watch(interval_s=30)
     await well(watch)
     asked = time.monotonic_ns()
@@ -147,9 +128,7 @@ async def test_a_driver_that_is_loaded_later_is_found(nvml: StubNvml, start_watc
     assert watch.identity() is not None
 
 
-async def test_a_driver_and_a_library_that_differ_are_blind_with_the_mend(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_driver_and_a_library_that_differ_are_blind_with_the_mend(nvml: StubNvml, start_watch: StartWatch) -> None:
     nvml.set({"fail.nvmlInitWithFlags": 18})
     watch = start_watch()
     await blind(watch)
@@ -176,9 +155,7 @@ async def test_a_mismatch_after_it_worked_is_blind_until_it_ends_and_the_new_dri
     assert identity.driver_version == "590.44.01"
 
 
-async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(nvml: StubNvml, start_watch: StartWatch) -> None:
     watch = start_watch()
     await well(watch)
     nvml.set({"fail.nvmlInitWithFlags": 12, "gpu0.lost": 1})
@@ -186,9 +163,7 @@ async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(
     assert watch.state().status == "blind"
 
 
-async def test_a_lost_card_is_blind_then_found_by_its_uuid_at_another_index(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_lost_card_is_blind_then_found_by_its_uuid_at_another_index(nvml: StubNvml, start_watch: StartWatch) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
     watch = start_watch()
     await well(watch)
@@ -215,9 +190,7 @@ async def test_a_card_that_vanished_from_the_list_is_blind(nvml: StubNvml, start
     assert CARD_B in (watch.state().reason or "")
 
 
-async def test_a_card_of_which_nothing_can_be_read_is_blind_and_not_well(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_card_of_which_nothing_can_be_read_is_blind_and_not_well(nvml: StubNvml, start_watch: StartWatch) -> None:
     nvml.drop("gpu0.")
     nvml.set({"gpu0.uuid": CARD_A})
     watch = start_watch()
@@ -241,9 +214,7 @@ async def test_a_chosen_card_that_is_not_there_is_blind(nvml: StubNvml, start_wa
     assert set(latest(watch)) == {CARD_A}
 
 
-async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind(nvml: StubNvml, start_watch: StartWatch) -> None:
     watch = start_watch()
     await well(watch)
     nvml.set({"hang.nvmlDeviceGetPowerUsage": 30})
@@ -278,9 +249,7 @@ def test_a_process_ends_at_once_though_a_call_hangs(nvml_library: Path, nvml: St
     subprocess.run(child, env=environment, timeout=20, check=True)
 
 
-async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(nvml: StubNvml, start_watch: StartWatch) -> None:
     watch = start_watch()
     await well(watch)
     nvml.set({"hang.nvmlDeviceGetFieldValues": 30})  # the first question of a reading: the others come after the hang
@@ -293,9 +262,7 @@ async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(
     assert watch.before(hung_at)[CARD_A].temp_c == 61.0
 
 
-async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_worked(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_worked(nvml: StubNvml, start_watch: StartWatch) -> None:
     tries: list[float] = []
 
     def open_session() -> Nvml:
@@ -320,9 +287,7 @@ async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_w
     assert tries[worked + 1] - tries[worked] < 0.4
 
 
-async def test_an_error_that_nobody_foresaw_does_not_leave_the_watch_for_dead(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_an_error_that_nobody_foresaw_does_not_leave_the_watch_for_dead(nvml: StubNvml, start_watch: StartWatch) -> None:
     faults = [TypeError("a bug in the binding")]
 
     def open_session() -> Nvml:
@@ -363,9 +328,7 @@ async def test_another_driver_version_shows_in_the_identity(nvml: StubNvml, star
     await until(lambda: version() == "590.44.01")
 
 
-async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(
-    nvml: StubNvml, start_watch: StartWatch
-) -> None:
+async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(nvml: StubNvml, start_watch: StartWatch) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
     watch = start_watch()
     await well(watch)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
-from nvml import CARD_A, CARD_B, StubNvml, card
+from nvml import CARD_A, CARD_B, StartWatch, StubNvml, card
 
 from monitor.measure.cardsession import CardLostError
 from monitor.measure.dcgm import DcgmSession
@@ -121,12 +121,9 @@ def told() -> list[GpuEvent]:
 
 
 @pytest.fixture
-def watch(nvml: StubNvml, told: list[GpuEvent]) -> Iterator[GpuWatch]:
+def watch(nvml: StubNvml, told: list[GpuEvent], start_watch: StartWatch) -> GpuWatch:
     nvml.set({"device_count": 2}, card(1, CARD_B))
-    watch = GpuWatch([CARD_A], 0.01, on_event=told.append, timing=QUICK)
-    watch.start()
-    yield watch
-    watch.stop()
+    return start_watch([CARD_A], on_event=told.append, timing=QUICK)
 
 
 async def test_an_event_of_a_watched_card_is_handed_on(nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]) -> None:
@@ -147,15 +144,16 @@ async def test_the_fault_that_took_the_card_down_is_not_lost_with_it(nvml: StubN
     assert told[0].xid == 79
 
 
-async def test_a_store_that_refuses_an_event_does_not_end_the_watch(nvml: StubNvml, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_refuses_an_event_does_not_end_the_watch(
+    nvml: StubNvml, caplog: pytest.LogCaptureFixture, start_watch: StartWatch
+) -> None:
     refused: list[int] = []
 
     def refuse(event: GpuEvent) -> None:
         refused.append(event.xid)
         raise OSError("disk full")
 
-    watch = GpuWatch("auto", 0.01, on_event=refuse, timing=QUICK)
-    watch.start()
+    watch = start_watch(on_event=refuse, timing=QUICK)
     with caplog.at_level(logging.ERROR):
         await until(lambda: watch.state().status == "ok")
         nvml.report(0, 31)
@@ -178,9 +176,8 @@ async def test_the_state_names_each_card_that_is_lost_with_the_fault(nvml: StubN
     assert watch.answering() == frozenset()
 
 
-async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_had(nvml: StubNvml) -> None:
-    watch = GpuWatch("auto", 0.01, timing=QUICK)
-    watch.start()
+async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_had(nvml: StubNvml, start_watch: StartWatch) -> None:
+    watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "ok")
     nvml.set({"gpu0.lost": 1})
     await until(lambda: "none can be read" in (watch.state().reason or ""))
@@ -193,13 +190,13 @@ async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_ha
     nvml.drop("fail.", "gpu0.lost")
     await until(lambda: watch.state().status == "ok")
     assert (watch.state().troubles, watch.answering()) == ({}, {CARD_A})
-    watch.stop()
 
 
-async def test_a_card_that_is_shown_no_more_is_lost_and_one_that_never_was_there_is_missing(nvml: StubNvml) -> None:
+async def test_a_card_that_is_shown_no_more_is_lost_and_one_that_never_was_there_is_missing(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
-    watch = GpuWatch([CARD_A, CARD_B, "GPU-typo"], 0.01, timing=QUICK)
-    watch.start()
+    watch = start_watch([CARD_A, CARD_B, "GPU-typo"], timing=QUICK)
     await until(lambda: watch.answering() == {CARD_A, CARD_B})
     nvml.set({"device_count": 1})
     nvml.set({"gpu0.fail.*": 1})  # so that the cards are listed anew
@@ -208,16 +205,15 @@ async def test_a_card_that_is_shown_no_more_is_lost_and_one_that_never_was_there
     await until(lambda: watch.answering() == {CARD_A})
     faults = {card: trouble.fault for card, trouble in watch.state().troubles.items()}
     assert faults == {CARD_B: CardFault.LOST, "GPU-typo": CardFault.MISSING}
-    watch.stop()
 
 
-async def test_a_card_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_named_by_its_place(nvml: StubNvml) -> None:
+async def test_a_card_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_named_by_its_place(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
-    watch = GpuWatch("auto", 0.01, timing=QUICK)
-    watch.start()
+    watch = start_watch(timing=QUICK)
     await until(lambda: watch.answering() == {CARD_B})
     assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {"card 0": CardFault.LOST}
-    watch.stop()
 
 
 async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(nvml: StubNvml) -> None:
@@ -226,21 +222,19 @@ async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(nv
 
 
 @pytest.mark.parametrize(("code", "fault"), [(18, CardFault.MISMATCH), (999, CardFault.SOURCE)])
-async def test_without_a_session_it_is_the_driver_that_is_blind(nvml: StubNvml, code: int, fault: CardFault) -> None:
+async def test_without_a_session_it_is_the_driver_that_is_blind(
+    nvml: StubNvml, code: int, fault: CardFault, start_watch: StartWatch
+) -> None:
     nvml.set({"fail.nvmlInitWithFlags": code})
-    watch = GpuWatch("auto", 0.01, timing=QUICK)
-    watch.start()
+    watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().troubles)
     assert {subject: trouble.fault for subject, trouble in watch.state().troubles.items()} == {"driver": fault}
-    watch.stop()
 
 
-async def test_a_machine_without_a_driver_has_no_trouble(no_nvml: None) -> None:
-    watch = GpuWatch("auto", 0.01, timing=QUICK)
-    watch.start()
+async def test_a_machine_without_a_driver_has_no_trouble(no_nvml: None, start_watch: StartWatch) -> None:
+    watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "absent")
     assert watch.state().troubles == {}
-    watch.stop()
 
 
 async def test_while_a_call_hangs_no_card_answers(nvml: StubNvml, watch: GpuWatch) -> None:

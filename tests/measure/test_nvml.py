@@ -85,9 +85,7 @@ def test_a_margin_beyond_the_threshold_is_negative(nvml: StubNvml, session: Nvml
     ("code", "support"),
     [(3, Support.NOT_SUPPORTED), (4, Support.NO_PERMISSION), (13, Support.FUNCTION_NOT_FOUND)],
 )
-def test_what_is_refused_at_first_is_not_asked_again(
-    nvml: StubNvml, session: Nvml, code: int, support: Support
-) -> None:
+def test_what_is_refused_at_first_is_not_asked_again(nvml: StubNvml, session: Nvml, code: int, support: Support) -> None:
     nvml.set({"fail.nvmlDeviceGetPowerUsage": code})
     assert [look(session).power_w for _ in range(3)] == [None, None, None]
     assert nvml.calls("nvmlDeviceGetPowerUsage") == 1
@@ -102,9 +100,7 @@ def test_one_clock_that_is_not_offered_does_not_hide_the_other(nvml: StubNvml, s
 
 
 @pytest.mark.parametrize("code", [3, 999])
-def test_a_value_that_fails_after_it_worked_is_unknown_only_as_long_as_it_fails(
-    nvml: StubNvml, session: Nvml, code: int
-) -> None:
+def test_a_value_that_fails_after_it_worked_is_unknown_only_as_long_as_it_fails(nvml: StubNvml, session: Nvml, code: int) -> None:
     look(session)
     nvml.set({"fail.nvmlDeviceGetPowerUsage": code})
     assert look(session).power_w is None
@@ -121,9 +117,7 @@ def test_an_older_driver_is_read_by_the_older_functions(nvml: StubNvml, session:
     assert session.identity().cards[0].processes == ((4242, 60 * 1024.0), (4300, None))
 
 
-def test_an_older_binding_without_the_newer_functions_is_enough(
-    session: Nvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_binding_without_the_newer_functions_is_enough(session: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
     assert (look(session).temp_c, look(session).margin_c) == (61.0, None)
@@ -133,9 +127,7 @@ def test_an_older_binding_without_the_newer_functions_is_enough(
 
 
 @pytest.mark.parametrize("code", [3, 999])
-def test_a_memory_temperature_that_failed_is_none_and_not_zero_degrees(
-    nvml: StubNvml, session: Nvml, code: int
-) -> None:
+def test_a_memory_temperature_that_failed_is_none_and_not_zero_degrees(nvml: StubNvml, session: Nvml, code: int) -> None:
     nvml.set({"gpu0.field.82": f"err:{code}"})
     assert look(session).mem_temp_c is None
 
@@ -186,9 +178,7 @@ def test_a_counter_beyond_32_bits_is_whole(nvml: StubNvml, session: Nvml) -> Non
     ("value", "degrees"),
     [("double:73.5", 73.5), ("int:-4", -4.0), ("ushort:73", 73.0), ("sll:-4", -4.0), ("ulong:73", 73.0)],
 )
-def test_a_field_is_decoded_by_the_type_that_the_driver_names(
-    nvml: StubNvml, session: Nvml, value: str, degrees: float
-) -> None:
+def test_a_field_is_decoded_by_the_type_that_the_driver_names(nvml: StubNvml, session: Nvml, value: str, degrees: float) -> None:
     nvml.set({"gpu0.field.82": value})
     assert look(session).mem_temp_c == degrees
 
@@ -204,9 +194,7 @@ def test_without_any_thermal_counter_the_time_is_unknown(nvml: StubNvml, session
     assert look(session).throttle_thermal_ns is None
 
 
-def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_smaller(
-    nvml: StubNvml, session: Nvml
-) -> None:
+def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_smaller(nvml: StubNvml, session: Nvml) -> None:
     look(session)
     nvml.set({"gpu0.field.270": "err:999"})
     assert look(session).throttle_thermal_ns is None
@@ -219,9 +207,7 @@ def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_sma
 
 @pytest.mark.parametrize("code", [1, 15, 16, 18])
 @pytest.mark.parametrize("fault", ["gpu0.fail.*", "gpu0.fail.nvmlDeviceGetPowerUsage", "gpu0.field.82"])
-def test_a_card_whose_handle_is_dead_is_lost_and_not_unknown(
-    nvml: StubNvml, session: Nvml, code: int, fault: str
-) -> None:
+def test_a_card_whose_handle_is_dead_is_lost_and_not_unknown(nvml: StubNvml, session: Nvml, code: int, fault: str) -> None:
     look(session)
     nvml.set({fault: f"err:{code}" if "field" in fault else code})
     with pytest.raises(CardLostError) as caught:
@@ -342,9 +328,7 @@ def test_a_card_without_processes_has_none_running_and_not_unknown(nvml: StubNvm
     assert session.identity().cards[0].processes == ()
 
 
-def test_the_long_process_entries_of_the_first_535_drivers_are_not_read_as_false_pids(
-    nvml: StubNvml, session: Nvml
-) -> None:
+def test_the_long_process_entries_of_the_first_535_drivers_are_not_read_as_false_pids(nvml: StubNvml, session: Nvml) -> None:
     nvml.set({"driver_version": "535.54.03", "proc_stride": 32, "gpu0.procs": "11:1048576,22:2097152,33:na"})
     assert session.identity().cards[0].processes == ((11, 1.0), (22, 2.0), (33, None))
 

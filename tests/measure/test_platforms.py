@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from nvml import CARD_A, StubNvml
+from nvml import CARD_A, StartWatch, StubNvml
 
 from monitor.judge.cards import judge_cards
 from monitor.measure.cardsession import CardsIdentity
-from monitor.measure.gpu import GpuWatch, Timing
+from monitor.measure.gpu import Timing
 from monitor.measure.nvml import Nvml
 from monitor.model import CardsView, GpuReading
 
@@ -200,10 +200,11 @@ def test_an_identity_has_what_the_card_has_and_none_for_the_rest(session: Nvml, 
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-async def test_no_platform_is_blind_or_faulty_for_what_it_lacks_its_p_state_or_an_idle_power_cap(nvml: StubNvml, platform: str) -> None:
+async def test_no_platform_is_blind_or_faulty_for_what_it_lacks_its_p_state_or_an_idle_power_cap(
+    nvml: StubNvml, start_watch: StartWatch, platform: str
+) -> None:
     play(nvml, PLATFORMS[platform])
-    watch = GpuWatch("auto", 0.01, timing=Timing(identity_s=0.02))
-    watch.start()
+    watch = start_watch(timing=Timing(identity_s=0.02))
     deadline = time.monotonic() + 5
     while watch.answering() != {CARD_A} and time.monotonic() < deadline:
         await asyncio.sleep(0.005)

@@ -108,9 +108,7 @@ async def test_a_probe_that_fits_is_told_with_its_length(preflight: Preflight, t
     await preflight.probe_lengths([SKY], tmp_path)
     length = preflight.lengths["sky"]
     assert length > 8
-    assert found(preflight, "probe sky") == Check(
-        "local: probe sky", "good", f"{length} prompt and up to 64 answer tokens of 4096"
-    )
+    assert found(preflight, "probe sky") == Check("local: probe sky", "good", f"{length} prompt and up to 64 answer tokens of 4096")
     assert preflight.misfits == []
 
 

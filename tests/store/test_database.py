@@ -145,6 +145,20 @@ def test_an_empty_file_has_no_history_yet_and_becomes_one(tmp_path: Path) -> Non
     open_reader(str(path)).dispose()
 
 
+def test_opening_a_history_writes_nothing_and_a_refused_one_is_let_go_at_once(history: History) -> None:
+    history.sample()
+    history.close()
+    before = history.path.read_bytes()
+    open_writer(history.database).dispose()
+    assert history.path.read_bytes() == before
+    with sqlite3.connect(history.path) as newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    newer.close()
+    with pytest.raises(DatabaseError):
+        open_writer(history.database)
+    assert [p.name for p in history.path.parent.iterdir()] == [history.path.name]
+
+
 def test_a_newer_history_is_the_users_to_mend_and_is_not_touched(history: History) -> None:
     history.sample()
     history.do(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
