@@ -23,6 +23,12 @@ from monitor.model.incident import (
     Finding,
     Incident,
 )
+from monitor.model.points import (
+    CanaryPoint,
+    CardPoint,
+    Point,
+    ServerPoint,
+)
 from monitor.model.probe import (
     Expectation,
     Probe,
@@ -62,7 +68,9 @@ __all__ = [
     "SAMPLE_FIELDS",
     "SOFT_FIELDS",
     "WAITED",
+    "CanaryPoint",
     "CardFault",
+    "CardPoint",
     "CardsView",
     "Cause",
     "Change",
@@ -81,9 +89,11 @@ __all__ = [
     "Phase",
     "Pin",
     "PinnedOutput",
+    "Point",
     "Probe",
     "Sample",
     "ServerPage",
+    "ServerPoint",
     "Severity",
     "TokenLogprob",
     "Trouble",
