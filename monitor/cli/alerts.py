@@ -15,7 +15,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     test = actions.add_parser("test", help="send one test notification to each channel now")
-    test.add_argument("channel", nargs="?", metavar="CHANNEL", help="only this channel")
+    test.add_argument("name", nargs="?", metavar="CHANNEL", help="only this channel")
+    test.add_argument("--channel", metavar="CHANNEL", help="the same, as in `alerts log`")
     log = actions.add_parser("log", help="list deliveries, the newest first")
     log.add_argument("--limit", type=row_number, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
     log.add_argument("--channel", metavar="NAME", help="only this channel")
@@ -46,9 +47,10 @@ def _test(args: argparse.Namespace) -> int:
     channels = channels_of(load_context(args).channels)
     if not channels:
         raise CommandError("the configuration has no channels; add one under `channels:`")
-    if args.channel is not None and args.channel not in channels:
-        raise CommandError(f"there is no channel {args.channel!r}; the configuration has: {', '.join(channels)}")
-    chosen = channels if args.channel is None else {args.channel: channels[args.channel]}
+    wanted = args.channel or args.name
+    if wanted is not None and wanted not in channels:
+        raise CommandError(f"there is no channel {wanted!r}; the configuration has: {', '.join(channels)}")
+    chosen = channels if wanted is None else {wanted: channels[wanted]}
 
     async def attempt(channel: Any) -> str | None:
         try:

@@ -63,7 +63,7 @@ def _gpu_report(path: Path, as_json: bool) -> int:
 async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
     from monitor.measure.preflight import Check  # noqa: PLC0415 - --help needs none of this
 
-    checks = [Check("configuration", "good", f"{len(settings.targets)} targets, {len(probes)} probes from {settings.probes}")]
+    checks = [Check("configuration", "good", f"targets: {len(settings.targets)}, probes: {len(probes)}, from {settings.probes}")]
     database, code = _database(settings.database)
     checks += [database, *await _gpu(settings)]
     for target in settings.targets:

@@ -17,7 +17,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     def action(name: str, text: str) -> argparse.ArgumentParser:
         # What was not given after the action must not undo with a default what was given before it.
         added = actions.add_parser(name, help=text, argument_default=argparse.SUPPRESS)
-        if name != "list":
+        if name == "list":
+            _list_arguments(added)
+        else:
             added.add_argument("incident", type=row_number, metavar="INCIDENT", help="its number")
         _common(added)
         return added
@@ -28,12 +30,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     action("close", "close it by hand").add_argument("--reason", required=True, help="why it is over")
     action("note", "keep a remark with it").add_argument("text", help="the remark")
     _common(parser)
+    _list_arguments(parser)
     parser.set_defaults(since="7d")
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
     json_argument(parser)
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="opened since then, and all that are open (default 7d)")
     parser.add_argument("--target", metavar="NAME", help="only this target")
 
@@ -122,7 +128,8 @@ def _change(args: argparse.Namespace, action: str) -> int:
     if args.json:
         print_json({"incidents": [incident_record(changed)]})
     else:
-        print(f"incident {number}: {_state(changed)}")
+        nobody = " (nobody was told: there is no configuration with channels here)" if action == "close" and not _channels(args) else ""
+        print(f"incident {number}: {_state(changed)}{nobody}")
     return 0
 
 

@@ -28,7 +28,7 @@ def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | Non
         target=target,
         subject=target,
         severity=Severity.PAGE,
-        summary=f"{target} does not answer: {failed[0].detail}",
+        summary=f"{target} has not answered since {since:%Y-%m-%d %H:%M:%S} UTC: {failed[0].detail}",
         since=since,
         cause=Cause.SERVER_FAULT,
         evidence={"failed_contacts": len(failed), "last_error": failed[0].detail},

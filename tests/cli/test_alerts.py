@@ -48,7 +48,8 @@ def test_a_channel_that_fails_is_3_and_the_others_are_still_tried(cli: Command, 
 def test_only_the_named_channel_is_tried(cli: Command, receiver: Receiver, tmp_path: Path) -> None:
     with_channels(tmp_path, ops=receiver.url, gone="http://127.0.0.1:9/")
     assert cli("alerts", "test", "ops").code == 0
-    assert len(receiver.deliveries) == 1
+    assert cli("alerts", "test", "--channel", "ops").code == 0
+    assert len(receiver.deliveries) == 2
 
 
 def test_an_unknown_channel_and_none_at_all_are_2(cli: Command, receiver: Receiver, tmp_path: Path) -> None:

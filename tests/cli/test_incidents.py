@@ -45,6 +45,11 @@ def test_old_ones_are_left_out_unless_they_are_open(cli: Command, history: Histo
     assert shown("--since", "10d") == [closed.id, old.id]
 
 
+def test_a_closing_without_a_configuration_says_that_nobody_was_told(cli: Command, history: History) -> None:
+    number = str(history.incident(now()).id)
+    assert "nobody was told" in cli("incidents", "close", number, "--reason", "over", "--db", history.database).out
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["options before the action", "options after the action"])
 def test_options_may_stand_before_or_after_the_action(before: bool, cli: Command, history: History) -> None:
     history.incident(now())
