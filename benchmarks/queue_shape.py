@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +20,9 @@ import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from proofpage import stamp, write_section  # noqa: E402
 from vllm_bed import SERVED_MODEL, VllmServer, free_port  # noqa: E402 - the test bed lies beside, not inside, the package
 
 LONG, COUNT, SLOTS = 300, 24, 4
@@ -149,8 +150,7 @@ def main() -> int:
 
 
 def write_page(real: dict[str, float], fake: dict[str, float], apart: float) -> str:
-    """docs/proof.md, with date and commit."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    """Its part of docs/proof.md, with date and commit."""
     rows = [
         ("idle TTFT", "idle_s", 1000, "ms"),
         ("gap between tokens, four at once", "gap_s", 1000, "ms"),
@@ -159,14 +159,11 @@ def write_page(real: dict[str, float], fake: dict[str, float], apart: float) -> 
         ("the wait in generations of four requests", "waves", 1, ""),
     ]
     lines = [
-        "# What is proved only by long runs",
-        "",
-        f"Made by `make proof` on {datetime.now(UTC):%Y-%m-%d} at commit {commit}.",
-        "",
         "## The queue of the simulator has the shape of a real vLLM's",
         "",
-        f"vLLM 0.32 on CPU and the simulator, both with `--max-num-seqs {SLOTS}`, {COUNT} requests of {LONG} tokens, then one chat",
-        "request one second later. The simulator was given the real server's idle TTFT and its gap between tokens first.",
+        f"`benchmarks/queue_shape.py`, {stamp()}: vLLM 0.32 on CPU and the simulator, both with `--max-num-seqs {SLOTS}`,",
+        f"{COUNT} requests of {LONG} tokens, then one chat request one second later. The simulator was given the real server's idle TTFT",
+        "and its gap between tokens first.",
         "",
         "| | real vLLM | simulator |",
         "|---|---|---|",
@@ -174,9 +171,8 @@ def write_page(real: dict[str, float], fake: dict[str, float], apart: float) -> 
         "",
         f"The ratios are {apart:.0%} apart; {ALIKE:.0%} is allowed.",
     ]
-    text = "\n".join(line.rstrip() for line in lines) + "\n"
-    (ROOT / "docs" / "proof.md").write_text(text, encoding="utf-8")
-    return text
+    write_section("queue shape", lines)
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
