@@ -33,16 +33,23 @@ def engine_config(kind: CardKind | None) -> EngineConfig:
     return config
 
 
-def make_cards(names: Sequence[str], thermal_speed: float = 1.0) -> list[Card]:
+def make_cards(names: Sequence[str], thermal_speed: float = 1.0, kind: type[Card] = Card) -> list[Card]:
     """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises UnknownCardError."""
     kinds = [kind_of(name) for name in names]
     used = Identity().gpu_memory_utilization
-    return [Card(kind, index, model_mib=kind.vram_mib * used, thermal_speed=thermal_speed) for index, kind in enumerate(kinds)]
+    return [kind(one, index, model_mib=one.vram_mib * used, thermal_speed=thermal_speed) for index, one in enumerate(kinds)]
 
 
-def make_world(names: Sequence[str], seed: int = 0, thermal_speed: float = 1.0, epoch_s: float = 0.0, kind: type[World] = World) -> World:
+def make_world(
+    names: Sequence[str],
+    seed: int = 0,
+    thermal_speed: float = 1.0,
+    epoch_s: float = 0.0,
+    kind: type[World] = World,
+    card_kind: type[Card] = Card,
+) -> World:
     """A server on these cards, with a crowd that is silent at first; the first card decides its speed. Raises UnknownCardError."""
-    cards = make_cards(names, thermal_speed)
+    cards = make_cards(names, thermal_speed, card_kind)
     world = kind(config=engine_config(cards[0].kind if cards else None), cards=cards, seed=seed, epoch_s=epoch_s)
     Crowd(world)
     return world

@@ -58,10 +58,14 @@ class BlockPool:
         """Take empty blocks, at the cost of the oldest prefixes; False, and nothing taken, where there are too few."""
         if self.used + count > self.total:
             return False
+        self.forget_for(count)
         self.used += count
-        while self.used + len(self._kept) > self.total:
-            self._kept.popitem(last=False)
         return True
+
+    def forget_for(self, count: int) -> None:
+        """The oldest prefixes, until so many blocks are empty."""
+        while self._kept and self.used + count + len(self._kept) > self.total:
+            self._kept.popitem(last=False)
 
     def publish(self, key: int) -> bool:
         """A block in private use now holds this prefix for all; False where another block holds it already."""

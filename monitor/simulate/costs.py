@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from math import inf, sqrt
+from typing import Literal, NamedTuple
 
 from monitor.simulate.settings import Count, Natural, NotNegative, Positive, Seconds, Share
 from monitor.simulate.speeds import Speeds
@@ -44,9 +45,13 @@ class EngineConfig:
     uptime_decay_per_h: NotNegative = 0.0  # 0.02: after ten hours steps take 1.2 times as long
     slow_start_factor: Positive = 1.0  # this start of the process got a slow state; a restart resets it
 
+    @property
+    def tokens_per_draft(self) -> float:
+        """Tokens that a step brings a sequence on average: one, and those of the drafted ones that are taken."""
+        return sum(self.spec_acceptance**taken for taken in range(self.num_speculative_tokens + 1))
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+
+class Batch(NamedTuple):  # a tuple, as there is one for each step
     """What one step has to do."""
 
     prefill_tokens: int
@@ -55,8 +60,7 @@ class Batch:
     drafted_tokens: int  # by speculation, for all of them
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Seconds of one step: on the card, of which for prompts, and on the host."""
 
     device_s: float
@@ -68,15 +72,55 @@ class Cost:
         """From the begin of the step to its end."""
         return self.device_s + self.host_s
 
+    @property
+    def busy(self) -> float:
+        """Share of the step in which the card works, 0..1."""
+        return self.device_s / (self.device_s + self.host_s) if self.device_s else 0.0
 
-def cost_of(batch: Batch, config: EngineConfig, speeds: Speeds, uptime_s: float) -> Cost:
-    """How long the step takes. Weights are read while a prompt is computed, so the longer of the two counts (roofline)."""
+    @property
+    def prefill_share(self) -> float:
+        """Share of the card's work that goes to prompts, 0..1."""
+        return self.prefill_s / self.device_s if self.prefill_s else 0.0
+
+
+class Rates(NamedTuple):
+    """Seconds of the card for each thing that a step may have to do, and of the host for the step, as it is now."""
+
+    prompt_s: float  # a token of a prompt
+    read_s: float  # reading the weights, which goes on while a prompt is computed, so that the longer of the two counts (roofline)
+    sequence_s: float  # a sequence that gets a token, or a drafted token
+    context_s: float  # a token of their context
+    draft_s: float  # a drafted token, however many sequences there are
+    host_s: float
+
+
+def rates_of(config: EngineConfig, speeds: Speeds, uptime_s: float) -> Rates:
+    """At these speeds, so long after the start of the process."""
     slow = config.kernel_slow_factor * config.slow_start_factor * (1.0 + config.uptime_decay_per_h * uptime_s / 3600)
-    prefill_s = batch.prefill_tokens * config.prefill_slow_factor / (config.prefill_tok_s * speeds.prefill)
-    read_s = config.decode_base_s / speeds.decode
-    per_token_s = batch.decodes * config.decode_per_seq_s + batch.context_tokens * config.decode_per_context_s
+    decode = slow / speeds.decode
+    return Rates(
+        prompt_s=slow * config.prefill_slow_factor / (config.prefill_tok_s * speeds.prefill),
+        read_s=config.decode_base_s * decode,
+        sequence_s=config.decode_per_seq_s * decode,
+        context_s=config.decode_per_context_s * decode,
+        draft_s=config.draft_share * config.decode_base_s * decode,
+        host_s=config.host_s + config.host_delay_s,
+    )
+
+
+def fitting(most: int, first_s: float, growth: float, start_s: float, limit_s: float) -> tuple[int, float]:
+    """How many steps end by `limit_s`, at most so many, each longer than the one before it by `growth`; and when the last of them ends."""
+    steps, room_s = most, limit_s - start_s
+    if room_s < inf:
+        mean_s = first_s - growth / 2  # steps·first + growth·steps·(steps - 1)/2 = room, solved for steps
+        steps = min(most, int(2 * room_s / (mean_s + sqrt(mean_s * mean_s + 2 * growth * room_s)))) if room_s > 0 else 0
+    return steps, start_s + steps * first_s + growth * steps * (steps - 1) / 2
+
+
+def cost_of(batch: Batch, config: EngineConfig, rates: Rates) -> Cost:
+    """How long the step takes."""
+    prefill_s = batch.prefill_tokens * rates.prompt_s
+    device_s = max(rates.read_s, prefill_s) + batch.decodes * rates.sequence_s + batch.context_tokens * rates.context_s
     if config.num_speculative_tokens and batch.decodes:
-        per_token_s += batch.drafted_tokens * config.decode_per_seq_s
-        per_token_s += config.num_speculative_tokens * config.draft_share * config.decode_base_s
-    decode_s = max(read_s - prefill_s, 0.0) + per_token_s / speeds.decode
-    return Cost((prefill_s + decode_s) * slow, prefill_s * slow, config.host_s + config.host_delay_s)
+        device_s += batch.drafted_tokens * rates.sequence_s + config.num_speculative_tokens * rates.draft_s
+    return Cost(device_s, prefill_s, rates.host_s)

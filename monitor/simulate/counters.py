@@ -34,11 +34,11 @@ class Histogram:
         self.count = 0
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value; an edge belongs to the bucket below it."""
-        self.counts[bisect_left(self.edges, value)] += 1
-        self.count += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value so many times; an edge belongs to the bucket below it."""
+        self.counts[bisect_left(self.edges, value)] += times
+        self.count += times
+        self.sum += value * times
 
 
 @dataclass(slots=True)
@@ -84,6 +84,11 @@ class Counters:
         self.params_max_tokens = Histogram(edges)
         self.prefill_kv_computed_tokens = Histogram(edges)
 
+    def looked_up(self, handle: Handle) -> None:
+        """A request's prompt was looked for in the prefix cache."""
+        self.prefix_cache_queries += handle.request.prompt_tokens
+        self.prefix_cache_hits += handle.cached
+
     def first_token(self, handle: Handle, now_s: float) -> None:
         """A request's first token: vLLM counts the whole prompt at that moment, cached tokens included (#56923)."""
         self.prompt_tokens += handle.request.prompt_tokens
@@ -110,11 +115,24 @@ class Counters:
         self.preemptions.observe(handle.preemptions)
         self.prefill_kv_computed_tokens.observe(request.prompt_tokens - handle.cached)
 
-    def speculated(self, drafted: int, taken: int) -> None:
-        """One draft and how many of its tokens were taken."""
-        self.spec_decode_num_drafts += 1
-        self.spec_decode_num_draft_tokens += drafted
-        self.spec_decode_num_accepted_tokens += taken
+    def speculated(self, drafted: int, taken: Sequence[int], drafts: int = 1) -> None:
+        """So many drafts of `drafted` tokens each, and at each position how many of its tokens were taken."""
+        self.spec_decode_num_drafts += drafts
+        self.spec_decode_num_draft_tokens += drafted * drafts
+        self.spec_decode_num_accepted_tokens += sum(taken)
         self.spec_decode_per_pos.extend([0] * (drafted - len(self.spec_decode_per_pos)))
-        for position in range(taken):
-            self.spec_decode_per_pos[position] += 1
+        for position, count in enumerate(taken):
+            self.spec_decode_per_pos[position] += count
+
+
+class FewCounters(Counters):
+    """What a reading of the daemon shows, and the times of requests; for worlds whose page nobody reads, where the rest costs as much
+    as the request."""
+
+    def finished(self, handle: Handle, reason: str, now_s: float) -> None:
+        """As Counters.finished, without the sizes."""
+        scheduled_s = now_s if handle.scheduled_s is None else handle.scheduled_s
+        self.request_success[reason] += 1
+        self.e2e_latency.observe(now_s - handle.arrived_s)
+        self.queue_time.observe(scheduled_s - handle.arrived_s)
+        self.prefill_time.observe((now_s if handle.first_s is None else handle.first_s) - scheduled_s)

@@ -5,15 +5,20 @@ Settings of the world once a crowd is there: `traffic.*` (traffic.py) and `batch
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from math import inf
 
 from monitor.simulate.blocks import prefix_keys
 from monitor.simulate.engine import Ending, EngineRequest, Handle
-from monitor.simulate.traffic import Traffic
+from monitor.simulate.traffic import Arrival, Traffic
 from monitor.simulate.world import World
 
+OnTokens = Callable[[Handle, int, float], None]
+OnLost = Callable[[Handle, str], None]
+NEXT_S = 1e-6  # a client reads the answer first, so the engine's next step begins without its next request; one client after the other
 RETRY_S = 1.0  # a client that was refused comes again after so long
 SHARED = tuple(range(8192))  # what the prompts of the traffic begin with
 
@@ -43,50 +48,89 @@ class Crowd:
         self._at_work = 0  # clients of the batch job with a request out
         self._retry_s = -inf
         self.world.groups |= {"traffic": self.traffic.settings, "batch": self.batch}
+        self.coming: deque[tuple[float, EngineRequest]] = deque()  # of the traffic, worked out beforehand
         self.world.sources.append(self)
+        self.world.background = self
         self.world.changed()
 
     def next_s(self) -> float:
         """When the next request comes."""
+        next_s = self.coming[0][0] if self.coming else self._traffic_s()
+        if self.batch.requests > 0 or self._at_work < self.batch.clients:
+            return min(next_s, max(self.world.now_s, self._retry_s))
+        return next_s
+
+    def _traffic_s(self) -> float:
         self.traffic.catch_up(self.world.now_s)
-        wants = self.batch.requests > 0 or self._at_work < self.batch.clients
-        return min(self.traffic.next_s(), max(self.world.now_s, self._retry_s) if wants else inf)
+        return self.traffic.next_s()
+
+    @property
+    def plain(self) -> bool:
+        """Whether its requests have nothing in common."""
+        return not self.traffic.settings.shared_tokens
+
+    def foresee(self, now_s: float, to_s: float) -> None:
+        """Put into `coming` what users send until then, and what the batch job sends now. Settings must not change meanwhile."""
+        if self._traffic_s() <= to_s:
+            self.coming.extend([(arrival.at_s, self._request_of(arrival)) for arrival in self.traffic.advance(to_s)])
+        for number, request in enumerate(self._wanted(now_s), 1):
+            at_s = now_s + number * NEXT_S
+            self.coming.insert(sum(1 for _ in takewhile(lambda other: other[0] <= at_s, self.coming)), (at_s, request))
 
     def advance(self, now_s: float) -> None:
         """Send what is due."""
+        while self.coming and self.coming[0][0] <= now_s:
+            self._submit(self.coming.popleft()[1])
         for arrival in self.traffic.advance(now_s):
-            prompt, output = self._fitted(arrival.prompt_tokens, arrival.output_tokens)
-            shared = SHARED[: min(prompt, round(self.traffic.settings.shared_tokens))]
-            self._submit("user", prompt, output, prefix_keys(shared, self.world.config.block_size, None))
-        if now_s < self._retry_s:
-            return
-        prompt, output = self._fitted(self.batch.prompt_tokens, self.batch.output_tokens)
-        while self.batch.requests > 0 and self._submit("batch", prompt, output):
+            self._submit(self._request_of(arrival))
+        for request in self._wanted(now_s):
+            self._submit(request)
+
+    def _wanted(self, now_s: float) -> Iterator[EngineRequest]:
+        """What the batch job asks for now."""
+        while self.batch.requests > 0 and now_s >= self._retry_s:
             self.batch.requests -= 1
-        while self._at_work < self.batch.clients and self._submit("client", prompt, output):
+            yield self._batch_request()
+        while self._at_work < self.batch.clients and now_s >= self._retry_s:
             self._at_work += 1
+            yield self._batch_request(self._answered, self._lost)
+
+    def _submit(self, request: EngineRequest) -> None:
+        """A user who is refused goes away; the batch job comes again."""
+        if self.world.submit(request) is not None or request.id.startswith("user"):
+            return
+        self._retry_s = self.world.now_s + RETRY_S
+        if request.on_lost is None:
+            self.batch.requests += 1
+        else:
+            self._at_work -= 1
 
     def _fitted(self, prompt: int, output: int) -> tuple[int, int]:
         """Lengths that the context can hold: a client's library cuts the prompt."""
         room = self.world.identity.max_model_len
+        if prompt + output <= room and 2 * output <= room:
+            return prompt, output
         output = max(1, min(output, room // 2))
         return max(1, min(prompt, room - output)), output
 
-    def _submit(self, who: str, prompt: int, output: int, prefix: tuple[int, ...] = ()) -> bool:
-        """Whether the server took it; a user that is refused goes away."""
-        request = EngineRequest(
-            id=f"{who}-{next(self._numbers)}",
+    def _request_of(self, arrival: Arrival) -> EngineRequest:
+        """Of a user."""
+        prompt, output = self._fitted(arrival.prompt_tokens, arrival.output_tokens)
+        ending, shared = Ending(output, "length"), min(prompt, round(self.traffic.settings.shared_tokens))
+        prefix = prefix_keys(SHARED[:shared], self.world.config.block_size, None) if shared else ()
+        return EngineRequest(f"user-{next(self._numbers)}", prompt, output, lambda _: ending, prefix)
+
+    def _batch_request(self, on_tokens: OnTokens | None = None, on_lost: OnLost | None = None) -> EngineRequest:
+        prompt, output = self._fitted(self.batch.prompt_tokens, self.batch.output_tokens)
+        ending = Ending(output, "length")
+        return EngineRequest(
+            id=f"batch-{next(self._numbers)}",
             prompt_tokens=prompt,
             max_tokens=output,
-            ending=lambda _: Ending(output, "length"),
-            prefix=prefix,
-            on_tokens=self._answered if who == "client" else None,
-            on_lost=self._lost if who == "client" else None,
+            ending=lambda _: ending,
+            on_tokens=on_tokens,
+            on_lost=on_lost,
         )
-        taken = self.world.submit(request) is not None
-        if not taken and who != "user":
-            self._retry_s = self.world.now_s + RETRY_S
-        return taken
 
     def _answered(self, handle: Handle, _tokens: int, _now_s: float) -> None:
         self._at_work -= handle.finished

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from monitor.simulate.blocks import BlockPool
-from monitor.simulate.costs import Batch, Cost, EngineConfig, cost_of
+from monitor.simulate.costs import Batch, Cost, EngineConfig, cost_of, rates_of
 from monitor.simulate.counters import Counters
 from monitor.simulate.requests import Ending, EngineRequest, Handle, State
 from monitor.simulate.scheduler import Part, Scheduler
@@ -23,8 +23,7 @@ from monitor.simulate.speeds import Speeds
 __all__ = ["Ending", "Engine", "EngineConfig", "EngineRequest", "Handle", "Running", "Speeds", "State", "StepResult"]
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(NamedTuple):
     """The step that runs now."""
 
     start_s: float
@@ -36,16 +35,15 @@ class Running:
     @property
     def busy(self) -> float:
         """Share of the step in which the card works, 0..1."""
-        return self.cost.device_s / self.cost.duration_s if self.cost.duration_s else 0.0
+        return self.cost.busy
 
     @property
     def prefill_share(self) -> float:
         """Share of the card's work that goes to prompts, 0..1."""
-        return self.cost.prefill_s / self.cost.device_s if self.cost.device_s else 0.0
+        return self.cost.prefill_share
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """One step that has ended: what it did, and which requests got how many tokens at its end."""
 
     start_s: float
@@ -62,8 +60,7 @@ class StepResult:
         return self.end_s - self.start_s
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
+class Gauges(NamedTuple):
     """What the metrics page shows: as of the end of the last step, as in vLLM, so a frozen engine shows old figures."""
 
     running: int = 0
@@ -74,8 +71,16 @@ class Gauges:
 class Engine:
     """One engine. `speed` is asked at the begin of each step; `seed` decides which drafted tokens are taken."""
 
-    def __init__(self, config: EngineConfig, speed: Callable[[], Speeds], max_model_len: int = 8192, seed: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        speed: Callable[[], Speeds],
+        max_model_len: int = 8192,
+        seed: int = 0,
+        counters: type[Counters] = Counters,
+    ) -> None:
         self.config = config
+        self._counters = counters
         self.seed = seed
         self._speed = speed
         self._order = 0
@@ -85,7 +90,7 @@ class Engine:
     def _fresh(self, now_s: float, max_model_len: int) -> None:
         self.started_s = now_s
         self.max_model_len = max_model_len
-        self.counters = Counters(max_model_len)
+        self.counters = self._counters(max_model_len)
         self.scheduler = Scheduler(self.config, BlockPool(self.config.num_gpu_blocks), self.counters)
         self.current: Running | None = None
         self.warmed: set[str] = set()  # parameter sets that this process has compiled for
@@ -105,11 +110,15 @@ class Engine:
         """Put a request in the queue. Raises ValueError for one that the cache could never hold (vLLM does not start so)."""
         if self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens) > self.scheduler.pool.total:
             raise ValueError(f"{request.prompt_tokens} + {request.max_tokens} tokens are more than the cache holds")
-        self._order += 1
-        handle = Handle(request, now_s, self._order)
+        handle = self.handle(request, now_s)
         self.scheduler.enqueue(handle)
         self.kick(now_s)
         return handle
+
+    def handle(self, request: EngineRequest, arrived_s: float) -> Handle:
+        """The next request in the order of their coming."""
+        self._order += 1
+        return Handle(request, arrived_s, self._order)
 
     def cancel(self, handle: Handle) -> None:
         """The client has left: its blocks are free at once, and it is counted nowhere (vLLM #31503)."""
@@ -117,7 +126,7 @@ class Engine:
             self.scheduler.remove(handle)
             handle.state = State.CANCELLED
             if self.current is None:
-                self._note_gauges()
+                self.note_gauges()
 
     def kick(self, now_s: float) -> None:
         """Begin a step if none runs and there is something to do: after a submit, or when a fault is over."""
@@ -161,14 +170,18 @@ class Engine:
         parts = self.scheduler.schedule(now_s)
         if not parts:
             return
-        batch = Batch(
-            prefill_tokens=sum(p.tokens for p in parts if not p.decodes),
-            decodes=sum(p.brings for p in parts),
-            context_tokens=sum(p.handle.known for p in parts if p.brings),
-            drafted_tokens=sum(p.drafted for p in parts),
-        )
-        cost = cost_of(batch, self.config, self._speed(), now_s - self.started_s)
-        cost = Cost(cost.device_s, cost.prefill_s, cost.host_s + self._compile(parts))
+        prefill = decodes = context = drafted = 0
+        for part in parts:
+            drafted += part.drafted
+            if not part.decodes:
+                prefill += part.tokens
+            if part.brings:
+                decodes += 1
+                context += part.handle.known
+        batch = Batch(prefill, decodes, context, drafted)
+        cost = cost_of(batch, self.config, rates_of(self.config, self._speed(), now_s - self.started_s))
+        if prefill:
+            cost = Cost(cost.device_s, cost.prefill_s, cost.host_s + self._compile(parts))
         self.current = Running(now_s, now_s + cost.duration_s, cost, batch, parts)
 
     def _compile(self, parts: Sequence[Part]) -> float:
@@ -194,8 +207,20 @@ class Engine:
                 produced.append((handle, 1 + taken))
         if produced:  # a step that brings nothing is not counted (v1/engine/async_llm.py: no iteration stats without outputs)
             self.counters.iteration_tokens.observe(prompts + sum(count for _, count in produced))
-        self._note_gauges()
+        self.note_gauges()
         return produced
+
+    def draft(self, steps: int, drafted: int, each: bool) -> tuple[int, Sequence[int] | None]:
+        """Tokens that one request gets in so many steps with so many drafted in each; `each`: also those of every step."""
+        if each:
+            chunks = [1 + self._taken(drafted) for _ in range(steps)]
+            return sum(chunks), chunks
+        left, reached = steps, []
+        for _ in range(drafted):
+            left = _successes(self._random, left, self.config.spec_acceptance)
+            reached.append(left)
+        self.counters.speculated(drafted, reached, steps)
+        return steps + sum(reached), None
 
     def _taken(self, drafted: int) -> int:
         """How many drafted tokens are taken: those before the first that is not."""
@@ -203,23 +228,87 @@ class Engine:
         while taken < drafted and self._random.random() < self.config.spec_acceptance:
             taken += 1
         if drafted:
-            self.counters.speculated(drafted, taken)
+            self.counters.speculated(drafted, [1] * taken)
         return taken
 
     def _produce(self, handle: Handle, count: int, batch: int, now_s: float) -> None:
-        handle.generated += count
-        self.counters.generation_tokens += count
         if handle.last_s is None:
-            handle.first_s, handle.batch = now_s, batch
-            handle.ending = handle.request.ending(batch)
-            self.counters.first_token(handle, now_s)
+            self.first_token(handle, batch, now_s)
         else:
+            handle.generated += count
+            self.counters.generation_tokens += count
             self.counters.inter_token_latency.observe(now_s - handle.last_s)
-        handle.last_s = now_s
-        if handle.ending is not None and handle.generated >= handle.ending.tokens:
+            handle.last_s = now_s
+        if handle.generated >= handle.wanted:
             self.scheduler.remove(handle)
-            handle.state = State.FINISHED
-            self.counters.finished(handle, handle.ending.reason, now_s)
+            self.finished(handle, now_s)
 
-    def _note_gauges(self) -> None:
-        self.gauges = Gauges(self.running, self.waiting, self.scheduler.pool.usage)
+    def first_token(self, handle: Handle, batch: int, now_s: float) -> None:
+        """It has come, in a step of so many sequences."""
+        handle.generated = 1
+        handle.first_s = handle.last_s = now_s
+        handle.batch = batch
+        handle.ending = ending = handle.request.ending(batch)
+        handle.wanted = ending.tokens
+        self.counters.generation_tokens += 1
+        self.counters.first_token(handle, now_s)
+
+    def finished(self, handle: Handle, now_s: float) -> None:
+        """It has all its tokens."""
+        handle.state = State.FINISHED
+        self.counters.finished(handle, "length" if handle.ending is None else handle.ending.reason, now_s)
+
+    # -- requests that somebody else keeps for a while (rush.py) --------------------------------------------------------
+
+    def release(self) -> list[Handle]:
+        """Those that decode in the running step, which has not begun then."""
+        self.current = None
+        handles, self.scheduler.running = self.scheduler.running, []
+        return handles
+
+    def holds(self, *some: Sequence[Handle]) -> bool:
+        """Whether the cache has room for these alone, with all that they can become."""
+        handles = [handle for few in some for handle in few]
+        total, blocks_for = self.scheduler.pool.total, self.scheduler.blocks_for
+        if len(handles) * blocks_for(self.max_model_len) <= total:
+            return True
+        return sum([blocks_for(h.request.prompt_tokens + h.request.max_tokens) for h in handles]) <= total
+
+    def joins(self, handle: Handle, now_s: float) -> None:
+        """It is let in, and its prompt, of which nothing is known, computed. What it will need is taken from prefixes nobody uses."""
+        handle.state, handle.scheduled_s, handle.computed = State.RUNNING, now_s, handle.request.prompt_tokens
+        if self.config.enable_prefix_caching:
+            self.counters.looked_up(handle)
+        self.scheduler.pool.forget_for(self.scheduler.blocks_for(handle.request.prompt_tokens + handle.request.max_tokens))
+
+    def leaves(self, handle: Handle, now_s: float) -> None:
+        """It has all its tokens."""
+        self.scheduler.free(handle)
+        self.finished(handle, now_s)
+
+    def adopt(self, decoding: Sequence[Handle], waiting: Sequence[Handle], now_s: float) -> None:
+        """Go on with these, at the end of a step."""
+        self.scheduler.running.extend(decoding)
+        for handle in waiting:
+            self.scheduler.enqueue(handle)
+        if decoding or waiting:
+            self.kick(now_s)
+        self.note_gauges()
+
+    # -- what the page shows ------------------------------------------------------------------------------------------
+
+    def note_gauges(self, elsewhere: Sequence[Handle] = (), waiting: int = 0) -> None:
+        """What the metrics page shows from now on; with requests that somebody else keeps."""
+        scheduler = self.scheduler
+        usage = scheduler.pool.usage
+        for handle in elsewhere:
+            usage += (scheduler.blocks_for(handle.computed + 1) - len(handle.held) - handle.private) / scheduler.pool.total
+        self.gauges = Gauges(len(scheduler.running) + len(elsewhere), len(scheduler.waiting) + waiting, usage)
+
+
+def _successes(chance: random.Random, trials: int, probability: float) -> int:
+    """A draw from the binomial distribution; of many trials by the normal one that it then is."""
+    mean = trials * probability
+    if mean > 30 and trials - mean > 30:
+        return min(trials, max(0, round(chance.gauss(mean, (mean * (1.0 - probability)) ** 0.5))))
+    return sum(chance.random() < probability for _ in range(trials))

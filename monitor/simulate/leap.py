@@ -1,135 +1,255 @@
-"""A world that takes many equal steps at once: days of virtual time in seconds of work.
-
-While the same sequences decode, nobody arrives and none of them ends, step follows step with only the
-context growing. Those steps are taken as one, with the time, the counters, the cache blocks and the heat that they would have had.
-Everything else goes step by step, as always.
-"""
+"""A world for virtual time only, in which days pass in seconds: many steps at once (rush.py), and cards told in longer portions."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
+from typing import Any, ClassVar
 
-from monitor.simulate.costs import cost_of
-from monitor.simulate.counters import Histogram
-from monitor.simulate.engine import Engine, Running
-from monitor.simulate.requests import State
-from monitor.simulate.speeds import Speeds
-from monitor.simulate.world import World
+from monitor.simulate.costs import Rates, rates_of
+from monitor.simulate.counters import Counters, FewCounters
+from monitor.simulate.engine import Gauges
+from monitor.simulate.requests import EngineRequest, Handle, State
+from monitor.simulate.rush import Rush
+from monitor.simulate.world import CARD_STEP_S, Background, World
 
-FEWEST = 4  # steps that are worth a leap
-RESTED_S = 9.9  # a rest after which the clocks have to come up again (card.py)
-LONGEST_S = 2.0  # after which the cards' clocks are asked again
+RESTED_S = 9.9  # a rest after which the clocks have to come up again (physics.py)
+RAMPED_S = 1.0  # and are up again for certain; until then the cards are told of every tenth of a second, then of every second
+WATCHED_S, LONGEST_S = 2.0, 15.0  # after which the cards' clocks are asked again: while somebody takes the time, and otherwise
+DRIFT = 0.002  # a speed that moves this much is asked for earlier
 
 
 @dataclass
 class LeapingWorld(World):
-    """A World for virtual time only. In a leap `on_tokens` comes once, with all the tokens of a request and the time of the last."""
+    """Of many steps at once `on_tokens` comes once, with all the tokens of a request and the time of the last."""
 
-    leaping: bool = field(default=False, init=False)  # true while `on_tokens` tells of a leap
+    counters_kind: ClassVar[type[Counters]] = FewCounters
+    watched: int = field(default=0, init=False)  # requests out whose tokens somebody times: the clocks are asked more often
+    halted: bool = field(default=False, init=False)  # set by a callback: `advance_until` returns at this moment
+    leaping: bool = field(default=False, init=False)  # true while `on_tokens` tells of steps of equal length
+    chunks: Sequence[int] | None = field(default=None, init=False)  # then: tokens of each step; None: one a step
     _worked_since_s: float = field(default=0.0, init=False)
-    _stepped_s: float = field(default=0.0, init=False)
+    _stepped_s: float = field(default=-inf, init=False)
+    _asked: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # when the pace was asked for, and how long the weights took
+    _rates: Rates | None = field(default=None, init=False)  # None: not worked out since something changed
+    _kept: Rush | None = field(default=None, init=False)  # it has the requests that decode
 
     def advance(self, to_s: float) -> None:
         """As World.advance."""
-        self.advance_until(to_s, lambda: False)
+        self.advance_until(to_s)
+        while self.halted:
+            self.advance_until(to_s)
 
-    def advance_until(self, to_s: float, over: Callable[[], bool]) -> None:
-        """As `advance`, but no further than to the moment at which `over` becomes true."""
-        while not over():
-            source_s = min(source.next_s() for source in self.sources) if self.sources else inf
-            limit_s = min(to_s, source_s)
-            if self.engine.current is not None and limit_s > self.now_s:
-                self._leap(limit_s)
-            step_s = self.engine.next_step_s()
-            if source_s > to_s and (step_s is None or step_s > to_s):
-                self.now_s = max(self.now_s, to_s)
-                self._account()
+    def advance_until(self, to_s: float) -> None:
+        """As `advance`, but no further than to the moment at which a callback says `halted`."""
+        self.halted = False
+        while not self.halted:
+            if self._kept is None and self.engine.current is None and self._source_s() > to_s:
+                self.now_s = max(self.now_s, to_s)  # the cards are told when somebody asks
                 return
-            super().advance(source_s if step_s is None else min(source_s, step_s))
+            if self._rush(to_s):
+                continue
+            sent_for: object = None if self._kept is None else self._kept.senders  # what they send waits in the rush for the next step
+            source_s = self._source_s(sent_for)
+            step_s = self.engine.next_step_s()
+            if step_s is not None and step_s <= min(to_s, source_s):
+                self.now_s = max(self.now_s, step_s)
+                self._step()
+            elif source_s <= to_s:
+                self.now_s = max(self.now_s, source_s)
+                for source in list(self.sources):
+                    if source is not sent_for and source.next_s() <= self.now_s:
+                        source.advance(self.now_s)
+            else:
+                self.now_s = max(self.now_s, to_s)
+                return
 
-    def _leap(self, limit_s: float) -> None:
-        running = self.engine.current
-        if running is None or self.engine.next_step_s() is None:
-            return
-        if running.start_s > self._stepped_s + RESTED_S:
-            self._worked_since_s = running.start_s
-        self._stepped_s = running.end_s
-        # Clocks that come up after a rest change the steps fast at first, and later hardly.
-        longest_s = min(LONGEST_S, (running.start_s - self._worked_since_s) / 4)
-        speeds = self.speeds()
-        steps, end_s = _room(self.engine, running, speeds, min(limit_s, running.start_s + longest_s))
-        if steps < FEWEST or not _take_blocks(self.engine, running, steps):
-            return
-        self._account()
-        _take_steps(self.engine, running, steps, end_s, speeds)
-        self._note(running.start_s, 0.0, 0.0)
-        self._note(end_s, running.busy, running.prefill_share)
-        self.now_s, self._stepped_s = max(self.now_s, end_s), end_s
-        self.leaping = True
-        for part in running.parts:
-            if part.handle.request.on_tokens is not None:
-                part.handle.request.on_tokens(part.handle, steps, end_s)
+    # What touches the engine's lists needs everything in them.
+
+    def submit(self, request: EngineRequest) -> Handle | None:
+        """As World.submit. What may join a rush does not go through the engine's queue."""
+        engine = self.engine
+        known = not request.prefix and not request.skip_cache and request.parameter_set in engine.warmed
+        if known and (self._kept is not None or (engine.current is None and self._goes())) and self.refusal() is None:
+            if self._kept is None:
+                self._account()
+                self._kept = Rush(self, self.now_s)
+            handle = engine.handle(request, self.now_s)
+            self._kept.guests.append(handle)
+            return handle
+        self._give_back()
+        return super().submit(request)
+
+    def cancel(self, handle: Handle) -> None:
+        """As World.cancel."""
+        self._give_back()
+        super().cancel(handle)
+
+    def set(self, name: str, value: Any) -> None:
+        """As World.set."""
+        self._give_back()
+        super().set(name, value)
+        self._rates = None
+
+    def restart(self, down_s: float = 0.0, **changes: Any) -> None:
+        """As World.restart."""
+        self._give_back()
+        super().restart(down_s, **changes)
+        self._rates = None
+
+    def gauges(self) -> Gauges:
+        """As World.gauges."""
+        if self._kept is not None:
+            self.engine.note_gauges(self._kept.active, len(self._kept.guests))
+        return super().gauges()
+
+    # -- for a rush ---------------------------------------------------------------------------------------------------
+
+    def rates(self) -> Rates:
+        """Of a step that begins now."""
+        if self._rates is None or self.config.uptime_decay_per_h:
+            self._rates = self._rates_after(0.0)
+        return self._rates
+
+    def pace(self, start_s: float) -> tuple[Rates, float]:
+        """Rates for steps from then on, and for how long they hold. Clocks that come up after a rest change fast at first and later
+        hardly, and count as they are in the middle; those of a hot card change always."""
+        worked_s, watched = start_s - self._worked_since_s, self.watched > 0
+        if worked_s < RAMPED_S:
+            self._tell()
+            longest_s = max(0.04, worked_s) if watched else max(0.3, 2 * worked_s)
+            return self._rates_after(longest_s / 2), longest_s
+        rates = self.rates()
+        if watched:
+            return rates, WATCHED_S
+        asked_s, before_s = self._asked
+        self._asked = (start_s, rates.read_s)
+        change = abs(rates.read_s / before_s - 1.0) if before_s else 0.0
+        return rates, min(LONGEST_S, max(WATCHED_S, (start_s - asked_s) * DRIFT / change)) if change > 0 else LONGEST_S
+
+    def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
+        """The card did this from then to then, and nothing since the last time."""
+        if start_s > self._stepped_s + RESTED_S:
+            self._worked_since_s = start_s
+        self._stepped_s = end_s
+        if start_s > self._told_s:
+            self._note(start_s, 0.0, 0.0)
+        self._note(end_s, busy, prefill_share)
+
+    def tell(self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None) -> None:
+        """Tokens of equal steps, the last of them now."""
+        self.leaping, self.chunks = True, chunks
+        if handle.request.on_tokens is not None:
+            handle.request.on_tokens(handle, tokens, now_s)
         self.leaping = False
 
+    # -- inside -------------------------------------------------------------------------------------------------------
 
-def _room(engine: Engine, running: Running, speeds: Speeds, limit_s: float) -> tuple[int, float]:
-    """How many steps like the running one follow, it included, and when the last of them ends."""
-    config, waiting = engine.config, engine.scheduler.waiting
-    if waiting and len(engine.scheduler.running) < config.max_num_seqs:
-        return 0, 0.0  # somebody may be let in
-    steps = 1 << 30
-    for part in running.parts:
-        handle = part.handle
-        if not part.decodes or part.drafted or handle.state is not State.RUNNING or handle.ending is None:
-            return 0, 0.0
-        steps = min(steps, handle.ending.tokens - handle.generated - 1)
-    first_s = running.cost.duration_s
-    more = replace(running.batch, context_tokens=running.batch.context_tokens + running.batch.decodes)
-    growth_s = cost_of(more, config, speeds, running.start_s - engine.started_s).duration_s - first_s
-    growth_s = max(0.0, min(growth_s, first_s / 100))  # a change of clocks since the step began is no growth
-    steps = min(steps, int((limit_s - running.start_s) / first_s))
-    while steps > 0 and (end_s := running.start_s + steps * first_s + growth_s * steps * (steps - 1) / 2) > limit_s:
-        steps -= max(1, int((end_s - limit_s) / first_s))
-    return (steps, end_s) if steps > 0 else (0, 0.0)
+    def _source_s(self, but: object = None) -> float:
+        soonest = inf
+        for source in self.sources:
+            if source is but:
+                continue
+            next_s = source.next_s()
+            if next_s < soonest:
+                soonest = next_s
+        return soonest
 
+    def _step(self) -> None:
+        current = self.engine.current
+        if current is not None:
+            if current.start_s > self._stepped_s + RESTED_S:
+                self._worked_since_s = current.start_s
+            self._stepped_s = self.now_s
+        super()._step()
 
-def _take_blocks(engine: Engine, running: Running, steps: int) -> bool:
-    """Blocks for the tokens to come; False where the cache is too full, which is a matter for single steps."""
-    scheduler = engine.scheduler
-    lacking = {}
-    for part in running.parts:
-        handle = part.handle
-        lacking[handle] = max(0, scheduler.blocks_for(handle.computed + steps + 1) - len(handle.held) - handle.private)
-    if not scheduler.pool.take(sum(lacking.values())):
-        return False
-    for handle, blocks in lacking.items():
-        handle.private += blocks
-    return True
+    def _rates_after(self, work_s: float) -> Rates:
+        return rates_of(self.config, self.speeds(work_s), self.now_s - self.engine.started_s)
 
+    def _rush(self, to_s: float) -> bool:
+        """Take many steps at once; whether any was taken."""
+        crowd = self.background
+        if crowd is not None and not (crowd.plain and "" in self.engine.warmed and self.refusal() is None):
+            crowd = None
+        limit_s = min(to_s, self._source_s(crowd))
+        rush = self._kept or self._begun(crowd, limit_s)
+        if rush is None:
+            return False
+        before_s, rush.senders = rush.now_s, crowd
+        rush.run(limit_s)
+        moved = rush.now_s > before_s
+        if moved:
+            self.now_s = max(self.now_s, rush.now_s)
+        self._kept = rush
+        if not rush.plain:
+            self._give_back()
+        elif not (rush.active or rush.guests):
+            self._kept = None
+            self.engine.note_gauges()
+        return moved
 
-def _take_steps(engine: Engine, running: Running, steps: int, end_s: float, speeds: Speeds) -> None:
-    """Do what `Engine.step` does, `steps` times; the step after them is then the running one."""
-    counters, sequences = engine.counters, len(running.parts)
-    for part in running.parts:
-        handle = part.handle
-        handle.computed += steps
-        handle.generated += steps
-        if handle.last_s is not None:
-            _observe(counters.inter_token_latency, (end_s - handle.last_s) / steps, steps)
-        handle.last_s = end_s
-        engine.scheduler.publish(handle)
-    counters.generation_tokens += steps * sequences
-    _observe(counters.iteration_tokens, sequences, steps)
-    batch = replace(running.batch, context_tokens=running.batch.context_tokens + steps * sequences)
-    cost = cost_of(batch, engine.config, speeds, end_s - engine.started_s)
-    engine.current = Running(end_s, end_s + cost.duration_s, cost, batch, running.parts)
-    engine._note_gauges()
+    def _begun(self, crowd: Background | None, limit_s: float) -> Rush | None:
+        """A rush that begins now; None where there is nothing for one."""
+        current = self.engine.current
+        if current is not None:
+            if current.end_s > limit_s or not self._is_plain(current.parts):
+                return None
+            return Rush(self, current.start_s, self.engine.release())
+        if crowd is None or not self.now_s <= crowd.next_s() <= limit_s or not self._goes():
+            return None
+        return Rush(self, self.now_s)
 
+    def _give_back(self) -> None:
+        """The engine has everything again."""
+        if self._kept is not None:
+            rush, self._kept = self._kept, None
+            rush.hand_over()
 
-def _observe(histogram: Histogram, value: float, times: int) -> None:
-    histogram.counts[bisect_left(histogram.edges, value)] += times
-    histogram.count += times
-    histogram.sum += value * times
+    def _account(self) -> None:
+        if self._kept is None or not self._kept.active:  # else the step that runs is told of when it is over
+            super()._account()
+
+    def _goes(self) -> bool:
+        config = self.config
+        return not (config.frozen or config.asleep or config.dead or self.engine.waiting)
+
+    def _is_plain(self, parts: Sequence[Any]) -> bool:
+        """Whether all that run decode, none is near its end with drafts out, and nobody can be let in."""
+        engine, config = self.engine, self.config
+        running = engine.scheduler.running
+        if config.frozen or config.dead or len(parts) != len(running):
+            return False
+        if engine.waiting and len(running) < config.max_num_seqs:
+            return False
+        drafted = config.num_speculative_tokens
+        for part in parts:
+            handle = part.handle
+            if not part.decodes or part.drafted != drafted or handle.state is not State.RUNNING:
+                return False
+            if handle.wanted - handle.generated <= drafted:
+                return False
+        return engine.holds(running)
+
+    def _tell(self) -> None:
+        if self._span_s > 0:
+            self._rates = None
+            World._tell(self)
+
+    def _note(self, to_s: float, busy: float, prefill_share: float) -> None:
+        """As World._note, in longer portions where that makes no difference."""
+        dt_s = to_s - self._told_s
+        if dt_s <= 0:
+            return
+        self._told_s = to_s
+        if not busy and dt_s > CARD_STEP_S:
+            self._tell()  # else a moment's work would be spread over a long rest, or the rest over the work that follows
+            self._rates = None
+            for card in self.cards:
+                card.advance(dt_s, 0.0)
+            return
+        self._span_s += dt_s
+        self._busy_s += dt_s * busy
+        self._prefill_s += dt_s * busy * prefill_share
+        if self._span_s >= CARD_STEP_S and (self._span_s >= RAMPED_S or to_s < self._worked_since_s + RAMPED_S):
+            self._tell()

@@ -14,15 +14,21 @@ WANDER_SD, WANDER_TAU_S = 0.004, 2400.0
 DECODE_SD, PREFILL_SD = 0.003, 0.05
 SLOW_SHARE, SLOW_LEAST, SLOW_MOST = 0.004, 0.10, 0.40
 NETWORK_MS = 1.2  # loopback, HTTP and the event loop of both sides
+GAP_SD = 0.03  # of one gap between tokens; assumed
+SHIFT_NAT = 0.002  # root mean square move of log-probabilities from run to run of an idle server; assumed
 
 
 @dataclass(slots=True)
 class Unrest:
-    """Of one sample: factors on the time of prefill and of decode, and what the network takes."""
+    """Of one sample: factors on the time of prefill and of decode, and what the network takes; factors on the rank of 95 % of the gaps
+    between tokens and on the longest of them; and how far log-probabilities moved."""
 
     prefill: float
     decode: float
     network_ms: float
+    gap_p95: float
+    gap_max: float
+    shift_nat: float
 
 
 class Noise:
@@ -41,9 +47,11 @@ class Noise:
         slow = 1.0 + (self._chance.uniform(SLOW_LEAST, SLOW_MOST) if self._chance.random() < SLOW_SHARE else 0.0)
         decode = exp(self._wander + DECODE_SD * self._heavy()) * slow
         prefill = exp(self._wander + PREFILL_SD * abs(self._heavy())) * slow
-        return Unrest(prefill, decode, NETWORK_MS * exp(self._chance.gauss(0.0, 0.3)))
+        gauss = self._chance.gauss
+        p95, longest = 1.0 + GAP_SD * (1.6 + gauss(0.0, 0.2)), 1.0 + GAP_SD * (2.6 + abs(gauss(0.0, 0.6)))
+        return Unrest(prefill, decode, NETWORK_MS * exp(gauss(0.0, 0.3)), p95, longest, SHIFT_NAT * exp(gauss(0.0, 0.2)))
 
     def _heavy(self) -> float:
         """Student's t with five degrees of freedom, scaled to a standard deviation of 1: outliers are not rare."""
-        squares = sum(self._chance.gauss(0.0, 1.0) ** 2 for _ in range(5))
-        return self._chance.gauss(0.0, 1.0) / sqrt(squares / 5) / sqrt(5 / 3)
+        squares = self._chance.gammavariate(2.5, 2.0)  # chi-squared with five degrees of freedom
+        return self._chance.gauss(0.0, 1.0) / sqrt(squares / 3)

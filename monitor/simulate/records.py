@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
-from operator import or_
-from statistics import median
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from monitor.simulate.card import CardReading
+from monitor.simulate.card import Card
 from monitor.simulate.world import World
 
 Row = dict[str, Any]
@@ -39,11 +36,17 @@ READING_FIELDS = ("kind", "target", "at", *SERVER_FIELDS, *GPU_FIELDS)  # kind: 
 
 def iso(unix_s: float) -> str:
     """As the daemon writes times."""
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    second, micro = divmod(round(unix_s * 1e6), 1_000_000)
+    hour, second = divmod(second, 3600)
+    return f"{_hour(hour)}{second // 60:02d}:{second % 60:02d}.{micro:06d}Z"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+@lru_cache(maxsize=16)
+def _hour(number: int) -> str:
+    return datetime.fromtimestamp(number * 3600, UTC).strftime("%Y-%m-%dT%H:")
+
+
+class Page(NamedTuple):
     """One look at the metrics page. None: it does not show this. `state` as in the daemon's readings."""
 
     state: str
@@ -86,64 +89,50 @@ def page_of(world: World) -> Page:
     """What the daemon would read off the page now."""
     if world.is_down:
         return Page("refused")
-    if world.identity.metrics_status != 200:
+    identity, engine = world.identity, world.engine
+    if identity.metrics_status != 200:
         return Page("http_error")
-    if world.identity.metrics_delay_s > 1.0:  # a daemon gives a scrape up after one second
+    if identity.metrics_delay_s > 1.0:  # a daemon gives a scrape up after one second
         return Page("timeout")
-    engine, counters = world.engine, world.engine.counters
-    shown: dict[str, float | None] = {
-        "process_start_s": world.process_start_s if world.identity.api_servers == 1 else None,
-        "running": engine.gauges.running,
-        "waiting": engine.gauges.waiting,
-        "kv_usage": engine.gauges.kv_usage,
-        "engine_steps": counters.iteration_tokens.count,
-        "preemptions": counters.num_preemptions,
-        "prompt_tokens": counters.prompt_tokens,
-        "generation_tokens": counters.generation_tokens,
-        "requests_finished": sum(counters.request_success.values()),
-        "requests_aborted": counters.request_success["abort"],
-        "queue_s_sum": counters.queue_time.sum,
-        "queue_count": counters.queue_time.count,
-        "prefill_s_sum": counters.prefill_time.sum,
-        "prefill_count": counters.prefill_time.count,
-    }
-    for family in (*world.identity.hidden_metrics, *world.identity.renamed_metrics):
-        shown |= dict.fromkeys(FAMILIES.get(family, ()))
-    if world.config.num_speculative_tokens:
-        shown["draft_tokens"] = counters.spec_decode_num_draft_tokens
-        shown["accepted_tokens"] = counters.spec_decode_num_accepted_tokens
-    return Page("ok", asleep=world.config.asleep, **shown)
+    counters, gauges, drafts = engine.counters, world.gauges(), world.config.num_speculative_tokens > 0
+    page = Page(
+        state="ok",
+        process_start_s=world.process_start_s if identity.api_servers == 1 else None,
+        running=gauges.running,
+        waiting=gauges.waiting,
+        kv_usage=gauges.kv_usage,
+        asleep=world.config.asleep,
+        engine_steps=counters.iteration_tokens.count,
+        preemptions=counters.num_preemptions,
+        prompt_tokens=counters.prompt_tokens,
+        generation_tokens=counters.generation_tokens,
+        requests_finished=sum(counters.request_success.values()),
+        requests_aborted=counters.request_success["abort"],
+        queue_s_sum=counters.queue_time.sum,
+        queue_count=counters.queue_time.count,
+        prefill_s_sum=counters.prefill_time.sum,
+        prefill_count=counters.prefill_time.count,
+        draft_tokens=counters.spec_decode_num_draft_tokens if drafts else None,
+        accepted_tokens=counters.spec_decode_num_accepted_tokens if drafts else None,
+    )
+    for family in (*identity.hidden_metrics, *identity.renamed_metrics):
+        hidden: dict[str, Any] = dict.fromkeys(FAMILIES.get(family, ()))
+        page = page._replace(**hidden)
+    return page
 
 
-def thermal_ns(card: CardReading) -> int:
-    """Both thermal slowdowns as the daemon adds them up."""
-    return card.sw_thermal_ns + card.hw_thermal_ns
+Counts = tuple[float, int, int, int]  # Card.counts
 
 
-def gpu_row(looks: Sequence[CardReading]) -> Row:
-    """Some seconds of one card: least, median and largest, and the counters at the end."""
-    last = looks[-1]
-    row: Row = {"gpu_uuid": last.uuid, "count": len(looks), "event_reasons": reduce(or_, (look.event_reasons for look in looks))}
-    for name in ("temp_c", "sm_clock_mhz", "power_w", "util"):
-        values = [getattr(look, name) for look in looks]
-        row |= {f"{name}_min": min(values), f"{name}_median": median(values), f"{name}_max": max(values)}
-    for field, name in (("mem_temp_c", "mem_temp_c"), ("margin_c", "margin_c"), ("mem_clock_mhz", "mem_clock_mhz")):
-        row[field] = getattr(last, name)
-    row |= {"vram_used_mib": last.vram_used_mib, "power_limit_w": last.power_limit_w, "energy_j": round(last.energy_j, 3)}
-    return row | {"throttle_thermal_ns": thermal_ns(last), "throttle_power_ns": last.sw_power_ns, "throttle_brake_ns": last.brake_ns}
-
-
-def sample_gpu(before: Sequence[CardReading], after: Sequence[CardReading], took_s: float) -> Row:
-    """The card's part of a sample: of the worst card, by throttling, then margin, then temperature."""
-    if not after:
+def sample_gpu(before: Sequence[Counts], cards: Sequence[Card], took_s: float) -> Row:
+    """The card's part of a sample, now that it is over: of the worst card, by throttling, then margin, then temperature."""
+    if not cards:
         return {}
-
-    def badness(pair: tuple[CardReading, CardReading]) -> tuple[float, float, float]:
-        first, last = pair
-        margin = -1e9 if last.margin_c is None else -last.margin_c
-        return thermal_ns(last) - thermal_ns(first), margin, last.temp_c
-
-    first, last = max(zip(before, after, strict=True), key=badness)
+    worst = 0
+    if len(cards) > 1:
+        worst = max(range(len(cards)), key=lambda index: _badness(before[index], cards[index]))
+    last, (energy_j, thermal_ns, power_ns, brake_ns) = cards[worst].reading(), before[worst]
+    energy_then_j, thermal_then_ns, power_then_ns, brake_then_ns = cards[worst].counts()
     return {
         "gpu_uuid": last.uuid,
         "gpu_temp_c": last.temp_c,
@@ -154,10 +143,15 @@ def sample_gpu(before: Sequence[CardReading], after: Sequence[CardReading], took
         "gpu_util": last.util,
         "power_w": last.power_w,
         "power_limit_w": last.power_limit_w,
-        "energy_j": round(last.energy_j - first.energy_j, 3),
+        "energy_j": round(energy_then_j - energy_j, 3),
         "vram_used_mib": last.vram_used_mib,
-        "throttle_thermal_ms": round(min((thermal_ns(last) - thermal_ns(first)) / 1e6, took_s * 1e3), 3),
-        "throttle_power_ms": round((last.sw_power_ns - first.sw_power_ns) / 1e6, 3),
-        "throttle_brake_ms": round((last.brake_ns - first.brake_ns) / 1e6, 3),
+        "throttle_thermal_ms": round(min((thermal_then_ns - thermal_ns) / 1e6, took_s * 1e3), 3),
+        "throttle_power_ms": round((power_then_ns - power_ns) / 1e6, 3),
+        "throttle_brake_ms": round((brake_then_ns - brake_ns) / 1e6, 3),
         "gpu_age_ms": 0.0,
     }
+
+
+def _badness(before: Counts, card: Card) -> tuple[float, float, float]:
+    now = card.reading()
+    return card.counts()[1] - before[1], -1e9 if now.margin_c is None else -now.margin_c, now.temp_c

@@ -15,7 +15,7 @@ class Ending(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes five times as long to make, and there is one for each request of a history
 class EngineRequest:
     """One request as the engine sees it: it counts tokens and knows no text.
 
@@ -65,6 +65,11 @@ class Handle:
     held: list[int] = field(default_factory=list)  # keys of shared blocks
     published: int = 0  # how many of the request's keys were offered to others
     private: int = 0  # blocks of its own
+    wanted: int = 0  # tokens of the answer, as far as that is known
+
+    def __post_init__(self) -> None:
+        """Until the first token is due it can be as long as was asked for."""
+        self.wanted = self.request.max_tokens
 
     @property
     def known(self) -> int:

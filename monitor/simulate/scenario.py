@@ -191,6 +191,7 @@ class Play:
     _done: int = 0
     _ramps: list[_Ramp] = field(default_factory=list)
     _before: dict[str, Any] = field(default_factory=dict)  # what was changed, as it was
+    _next_s: float | None = None  # None: not worked out since something was done
 
     def __post_init__(self) -> None:
         """What the story begins with."""
@@ -199,12 +200,14 @@ class Play:
 
     def next_s(self) -> float:
         """When something changes next; infinite when the story is told."""
-        coming = [self._at_s(event) for event in self.scenario.events[self._done : self._done + 1]]
-        return min([*coming, *(ramp.next_s for ramp in self._ramps)], default=inf)
+        if self._next_s is None:
+            coming = [self._at_s(event) for event in self.scenario.events[self._done : self._done + 1]]
+            self._next_s = min([*coming, *(ramp.next_s for ramp in self._ramps)], default=inf)
+        return self._next_s
 
     def advance(self, now_s: float) -> None:
         """Make every change that is due by now."""
-        events = self.scenario.events
+        events, self._next_s = self.scenario.events, None
         while self._done < len(events) and self._at_s(events[self._done]) <= now_s:
             event = events[self._done]
             self._done += 1
@@ -221,7 +224,7 @@ class Play:
         """Everything that was changed is again as it was; a process that was started or ended is not."""
         for name, value in self._before.items():
             self.stage.set(name, value)
-        self._before, self._ramps, self._done = {}, [], len(self.scenario.events)
+        self._before, self._ramps, self._done, self._next_s = {}, [], len(self.scenario.events), None
 
     def _at_s(self, event: Event) -> float:
         return self.begin_s + event.at_s / self.speed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from monitor.simulate.blocks import BlockPool
 from monitor.simulate.costs import EngineConfig
@@ -15,8 +16,7 @@ from monitor.simulate.counters import Counters
 from monitor.simulate.requests import Handle, State
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):  # a tuple, as there is one for each request in each step
     """What one request gets in one step. `brings`: its last known token is computed, so that a new one comes."""
 
     handle: Handle
@@ -57,13 +57,14 @@ class Scheduler:
     def remove(self, handle: Handle) -> None:
         """Take a request out, wherever it is, and free its blocks."""
         (self.running if handle.state is State.RUNNING else self.waiting).remove(handle)
-        self._free(handle)
+        self.free(handle)
 
     def publish(self, handle: Handle) -> None:
         """Blocks that are full now can serve others."""
-        if not self.config.enable_prefix_caching:
+        keys = handle.request.prefix
+        if handle.published >= len(keys) or not self.config.enable_prefix_caching:
             return
-        keys, full = handle.request.prefix, handle.computed // self.config.block_size
+        full = handle.computed // self.config.block_size
         while handle.published < min(full, len(keys)):
             if self.pool.publish(keys[handle.published]):
                 handle.held.append(keys[handle.published])
@@ -124,7 +125,7 @@ class Scheduler:
                 return
             part = self._part(handle, budget)
             if not self._allocate(handle, handle.computed + part.tokens):
-                self._free(handle)
+                self.free(handle)
                 handle.computed = 0
                 return
             self.waiting.pop(0)
@@ -151,8 +152,7 @@ class Scheduler:
 
     def _count_lookup(self, handle: Handle) -> None:
         if self.config.enable_prefix_caching and not handle.request.skip_cache:
-            self.counters.prefix_cache_queries += handle.request.prompt_tokens
-            self.counters.prefix_cache_hits += handle.cached
+            self.counters.looked_up(handle)
 
     # -- the cache ----------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,7 @@ class Scheduler:
             handle.private += lacking
         return True
 
-    def _free(self, handle: Handle) -> None:
+    def free(self, handle: Handle) -> None:
+        """Its blocks are no longer its own."""
         self.pool.give_back(handle.held, handle.private)
         handle.held, handle.private, handle.published = [], 0, 0

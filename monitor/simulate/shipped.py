@@ -33,6 +33,7 @@ class ShippedProbe:
     contains: tuple[str, ...]
     context_tokens: tuple[float, int] | None  # share of the context that the prompt fills, and the most tokens
     twice: bool  # sent again at once with the same salt
+    logprobs: int = 0  # it asks for so many at each place; such a probe can be pinned
 
     def prompt(self, identity: Identity, variant: str) -> Prompt:
         """What the server reads: the messages through its template, lengthened where the probe fills the context."""
@@ -82,6 +83,7 @@ def _probe(path: Path) -> ShippedProbe | None:
         contains=_kept(messages, wish, wanted),
         context_tokens=(float(values["context_share"]), int(values.get("context_at_most", 4000))) if "context_share" in values else None,
         twice=bool(values.get("same_salt_twice", False)),
+        logprobs=int(sampling.get("logprobs", 0)),
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Speeds:
+class Speeds(NamedTuple):
     """What is left of the speed of a cool, unhindered card: 1.0 = all of it."""
 
     prefill: float

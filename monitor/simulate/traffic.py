@@ -13,6 +13,7 @@ from functools import cache
 from importlib import resources
 from itertools import islice
 from math import cos, inf, pi
+from typing import NamedTuple
 
 #: Requests a minute against their mean, over the 58 whole minutes of the same trace.
 MINUTES = (
@@ -24,8 +25,7 @@ DAY_S = 86_400.0
 QUIETEST_AT_S = 4 * 3600.0  # 04:00: least traffic of a day
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """One request of somebody else: when it comes, and how many tokens it brings and wants."""
 
     at_s: float
@@ -74,6 +74,7 @@ class Traffic:
     _row: TraceRow = field(init=False)
     _gap: float = field(init=False)  # still to go to the next request, in mean gaps
     _in_force: tuple[float, float] = field(init=False)  # rate and daily swing
+    _wants_s: tuple[float, tuple[float, float]] | None = field(default=None, init=False)  # next_s, and the rate and swing it is for
 
     def __post_init__(self) -> None:
         self._in_force = (self.settings.rate_per_s, self.settings.daily_swing)
@@ -87,18 +88,22 @@ class Traffic:
             if now_s > self.now_s:
                 self._gap = max(0.0, self._gap - (now_s - self.now_s) * _rate(self.now_s, *self._in_force))
                 self.now_s = now_s
-            self._in_force = wanted
+            self._in_force, self._wants_s = wanted, None
 
     def next_s(self) -> float:
         """When it wants to be asked again: for the next request, or because the rate moves; infinite without traffic."""
-        rate = self._rate(self.now_s)
-        return min(self.now_s + self._gap / rate, (self.now_s // 60 + 1) * 60) if rate > 0 else inf
+        wanted = (self.settings.rate_per_s, self.settings.daily_swing)
+        if self._wants_s is None or self._wants_s[1] != wanted:
+            rate = self._rate(self.now_s)
+            self._wants_s = (min(self.now_s + self._gap / rate, (self.now_s // 60 + 1) * 60) if rate > 0 else inf, wanted)
+        return self._wants_s[0]
 
     def advance(self, to_s: float) -> list[Arrival]:
         """The requests up to a moment, in order."""
         arrivals: list[Arrival] = []
         while self.next_s() <= to_s:  # of the next request or of the minute, from which on the rate is another
             rate, minute_s = self._rate(self.now_s), (self.now_s // 60 + 1) * 60
+            self._wants_s = None
             if self.now_s + self._gap / rate > minute_s:
                 self._gap -= (minute_s - self.now_s) * rate
                 self.now_s = minute_s
@@ -107,6 +112,7 @@ class Traffic:
             arrivals.append(self._arrival())
             self._take_next()
         if to_s > self.now_s:
+            self._wants_s = None
             self._gap = max(0.0, self._gap - (to_s - self.now_s) * self._rate(self.now_s))
             self.now_s = to_s
         return arrivals

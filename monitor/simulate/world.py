@@ -24,11 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from monitor.simulate.answers import VARIANTS
-from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Handle, Speeds
+from monitor.simulate.counters import Counters
+from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Gauges, Handle, Speeds
 from monitor.simulate.identity import Identity, system_fingerprint
+from monitor.simulate.rush import Senders
 from monitor.simulate.settings import SettingError, assign, settable, shown
 
 __all__ = ["CardLike", "SettingError", "Source", "World"]
@@ -42,7 +44,17 @@ class CardLike(Protocol):
 
     def advance(self, dt_s: float, busy: float, prefill_share: float = 0.0) -> None: ...
 
-    def speeds(self) -> Speeds: ...
+    def speeds(self, work_s: float = 0.0) -> Speeds: ...
+
+
+class Background(Senders, Protocol):
+    """A source that can say beforehand what it will send."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether its requests have nothing in common."""
+
+    def next_s(self) -> float: ...
 
 
 class Source(Protocol):
@@ -57,6 +69,7 @@ class Source(Protocol):
 class World:
     """One simulated server with its cards. See the contract at the top."""
 
+    counters_kind: ClassVar[type[Counters]] = Counters
     config: EngineConfig = field(default_factory=EngineConfig)
     identity: Identity = field(default_factory=Identity)
     cards: Sequence[CardLike] = ()
@@ -66,13 +79,15 @@ class World:
     sources: list[Source] = field(default_factory=list)
     groups: dict[str, object] = field(default_factory=dict)  # name -> dataclass whose fields can be set as NAME.FIELD
     on_change: Callable[[], None] | None = None
+    background: Background | None = None  # the source among them that can say beforehand what it will send
     now_s: float = field(default=0.0, init=False)
+    changes: int = field(default=0, init=False)  # how often something was set
     down_until_s: float = field(default=0.0, init=False)
     died_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """The engine begins with the world."""
-        self.engine = Engine(self.config, self.speeds, self.identity.max_model_len, self.seed)
+        self.engine = Engine(self.config, self.speeds, self.identity.max_model_len, self.seed, self.counters_kind)
         self._told_s = 0.0  # up to here it is known what the cards did
         self._span_s = self._busy_s = self._prefill_s = 0.0  # known, but the cards were not yet told
 
@@ -179,6 +194,7 @@ class World:
     def set(self, name: str, value: Any) -> None:
         """Switch one thing now. Raises SettingError."""
         self.settle()
+        self.changes += 1
         if name == "answers":
             if value not in VARIANTS:
                 raise SettingError(f"answers cannot be {value!r}; it is one of: {', '.join(VARIANTS)}")
@@ -212,9 +228,15 @@ class World:
         """As the answers carry it."""
         return system_fingerprint(self.identity, shown(self.config))
 
-    def speeds(self) -> Speeds:
-        """The slowest card sets the pace of all."""
-        found = [card.speeds() for card in self.cards]
+    def gauges(self) -> Gauges:
+        """What the metrics page shows of the engine's queue."""
+        return self.engine.gauges
+
+    def speeds(self, work_s: float = 0.0) -> Speeds:
+        """The slowest card sets the pace of all. `work_s`: after so much more work."""
+        found = [card.speeds(work_s) for card in self.cards]
+        if len(found) == 1:
+            return found[0]
         if not found:
             return Speeds(1.0, 1.0)
         return Speeds(min(s.prefill for s in found), min(s.decode for s in found))
@@ -263,6 +285,8 @@ class World:
     def _account(self) -> None:
         """Note what the cards did since the last time, up to now."""
         current, now_s = self.engine.current, self.now_s
+        if now_s <= self._told_s:
+            return
         if current is not None:
             self._note(min(current.start_s, now_s), 0.0, 0.0)
             self._note(min(current.end_s, now_s), current.busy, current.prefill_share)

@@ -122,7 +122,7 @@ def test_heat_throttles_the_core_within_the_hour_and_only_heat_does() -> None:
     card = card_of(played("heat", 3600))
     assert card.reading().sw_thermal_ns > 60e9
     assert card.reading().sw_power_ns == 0
-    assert card.temp_c == pytest.approx(87, abs=1)
+    assert 84.9 < card.temp_c < 87.3  # the governor holds it there
 
 
 def test_memory_heat_leaves_the_core_cool() -> None:

@@ -1,0 +1,147 @@
+"""A card that is looked at every second of virtual time, without anybody calling every second.
+
+While the card's power is constant its temperatures and averages lie on known curves (physics.py), so what a look would see at any moment
+in between can be worked out there and then. Five looks are one row of readings, as the daemon keeps them: least, median and largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp, inf
+
+from monitor.simulate.card import NS, Card
+from monitor.simulate.physics import (
+    GPU_IDLE,
+    HW_POWER_BRAKE,
+    HW_THERMAL,
+    IDLE_AFTER_S,
+    MEMORY_TAU_S,
+    RAMP_S,
+    SW_POWER_CAP,
+    SW_THERMAL,
+    WINDOW_S,
+)
+
+LOOK_EVERY_S, WINDOW = 1.0, 5
+TO_NEXT_OF_THREE = (2, 2, 1)  # looks from the first of five to the third, to the fifth, to the next five
+Looked = tuple[float, tuple[object, ...]]  # second of the world of the last look, and the fields of records.GPU_FIELDS
+Seen = tuple[float, float, float, float]  # temperature, clock, power, utilisation: what a row has the spread of
+Fades = tuple[float, float, float]  # how much of the way is left of die, heat sink and averages, from look to look
+
+
+@dataclass(slots=True)
+class LookedAtCard(Card):
+    """Its `looked` grows by one row for each WINDOW looks, the first of which is at second 0."""
+
+    _looked: list[Looked] = field(default_factory=list)
+    _name: str = ""
+    _at_s: float = 0.0
+    _next_look_s: float = LOOK_EVERY_S
+    _seen: list[Seen] = field(default_factory=list)
+    _seen_reasons: int = 0
+    _one_on: Fades = (1.0, 1.0, 1.0)
+    _two_on: Fades = (1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        """The first look."""
+        Card.__post_init__(self)
+        heat_s = LOOK_EVERY_S * self.thermal_speed
+        a, b, average = exp(-heat_s / self.kind.t1_s), exp(-heat_s / self.kind.t2_s), exp(-LOOK_EVERY_S / WINDOW_S)
+        self._one_on, self._two_on = (a, b, average), (a * a, b * b, average * average)
+        now, self._name = self.reading(), self.uuid
+        self._seen.append((now.temp_c, now.sm_clock_mhz, now.power_w, now.util))
+        self._seen_reasons = now.event_reasons
+
+    @property
+    def looked(self) -> list[Looked]:
+        """The rows so far."""
+        return self._looked
+
+    def _pass(self, step: float, power_w: float, reasons: int) -> None:
+        end_s = self._at_s + step / self.thermal_speed
+        if self._next_look_s <= end_s:
+            self._look_until(end_s, power_w, reasons)
+        self._at_s = end_s
+        Card._pass(self, step, power_w, reasons)
+
+    def _look_until(self, end_s: float, power_w: float, reasons: int) -> None:
+        """All looks up to then, on the curves that begin now. Of five on the same curves, which rise or fall, three are enough."""
+        kind, after_s, busy = self.kind, self._next_look_s - self._at_s, self._busy
+        heat_s, fading = after_s * self.thermal_speed, exp(-after_s / WINDOW_S)
+        end_a, end_b = power_w * kind.r1, power_w * kind.r2 * self.cooling
+        base_c = self.temp_c - self._a - self._b + end_a + end_b
+        a = (self._a - end_a) * exp(-heat_s / kind.t1_s)  # what is still to go of each
+        b = (self._b - end_b) * exp(-heat_s / kind.t2_s)
+        power, util = (self._power_w - power_w) * fading, (self._util - busy) * fading
+        free_mhz, idle_mhz = self._clock(-273.0)[0], kind.idle_clock_mhz  # where no degree costs clock
+        loses_from_c = kind.boost_from_c if kind.boost_loss_mhz > 0 else inf
+        steady = busy > 0 and self._ramp > 0.999
+        self._seen_reasons |= (shown := reasons if busy else GPU_IDLE)
+        seen, next_s = self._seen, self._next_look_s
+        while next_s <= end_s:
+            whole = not seen and next_s + LOOK_EVERY_S * (WINDOW - 1) <= end_s
+            for on in TO_NEXT_OF_THREE if whole else (1,):
+                temp_c, ramp = base_c + a + b, 1.0 if steady else self._ramp_after(after_s)
+                clock = self._clock(temp_c)[0] if temp_c > loses_from_c else free_mhz
+                seen.append((temp_c, idle_mhz + (clock - idle_mhz) * ramp, power_w + power, busy + util))
+                last_s, last_after_s = next_s, after_s
+                fade_a, fade_b, fade = self._one_on if on == 1 else self._two_on
+                a, b, power, util = a * fade_a, b * fade_b, power * fade, util * fade
+                after_s += LOOK_EVERY_S * on
+                next_s += LOOK_EVERY_S * on
+            if whole:
+                self._keep(last_s, last_after_s, power_w, reasons, seen)
+                self._seen_reasons = shown
+            elif len(seen) == WINDOW:
+                self._keep(last_s, last_after_s, power_w, reasons, list(zip(*map(sorted, zip(*seen, strict=True)), strict=True))[::2])
+                self._seen_reasons = shown
+        if not seen:
+            self._seen_reasons = 0
+        self._next_look_s = next_s
+
+    def _ramp_after(self, after_s: float) -> float:
+        """How far the clocks are up then."""
+        if self._busy > 0:
+            return 1.0 - (1.0 - self._ramp) * exp(-after_s / RAMP_S)
+        return self._ramp if self._idle_s + after_s <= IDLE_AFTER_S else 0.0
+
+    def _keep(self, at_s: float, after_s: float, power_w: float, reasons: int, seen: Sequence[Seen]) -> None:
+        """A row of readings from three looks of a window: on curves that rise or fall, or in order, so that the middle one is the median."""
+        (temp_a, clock_a, power_a, util_a), (temp, clock, power, util), (temp_b, clock_b, power_b, util_b) = seen
+        kind = self.kind
+        target_c = self._memory_target(power_w)
+        over_c = target_c + (self._memory_over - target_c) * exp(-after_s * self.thermal_speed / MEMORY_TAU_S)
+        thermal_s, capped_s, brake_s = self._counted(after_s * self._busy, reasons)
+        low_c, high_c = (temp_a, temp_b) if temp_a < temp_b else (temp_b, temp_a)
+        low_mhz, high_mhz = (clock_a, clock_b) if clock_a < clock_b else (clock_b, clock_a)
+        low_w, high_w = (power_a, power_b) if power_a < power_b else (power_b, power_a)
+        low, high = (util_a, util_b) if util_a < util_b else (util_b, util_a)
+        row = (
+            *(self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz), round(clock), round(high_mhz)),
+            *(_milli(low_w), _milli(power), _milli(high_w), _centi(low), _centi(util), _centi(high)),
+            *(round(temp_b + over_c) if kind.shows_memory_temp else None, self._margin(temp_b, temp_b + over_c)),
+            *(self._memory_mhz(self._ramp_after(after_s)) if kind.shows_memory else None, self._vram_used_mib()),
+            *(self.limit_w if kind.shows_limit else None, self._seen_reasons),
+            *(_milli(self._energy_j + power_w * after_s), int(thermal_s * NS), int(capped_s * NS), int(brake_s * NS)),
+        )
+        self._looked.append((at_s, row))
+        self._seen.clear()
+
+    def _counted(self, working_s: float, reasons: int) -> tuple[float, float, float]:
+        """Seconds of throttling for heat, for power and by the brake, after so much more work."""
+        thermal_s, capped_s, brake_s = self._sw_thermal_s + self._hw_thermal_s, self._sw_power_s, self._brake_s
+        if reasons:
+            thermal_s += working_s * (bool(reasons & SW_THERMAL) + bool(reasons & HW_THERMAL))
+            capped_s += working_s * bool(reasons & SW_POWER_CAP)
+            brake_s += working_s * bool(reasons & HW_POWER_BRAKE)
+        return thermal_s, capped_s, brake_s
+
+
+def _milli(value: float) -> float:
+    """To three places, as `round` does for what is not negative, in a third of the time."""
+    return int(value * 1e3 + 0.5) / 1e3
+
+
+def _centi(value: float) -> float:
+    return int(value * 1e2 + 0.5) / 1e2
