@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/run.py [--quick] [--peers] [--realtime] [--only accuracy|cost] [--out FILE]
 
-About 17 minutes, 3 more with --peers; --quick takes 6 and writes nothing unless --out is given. The figures of a busy machine are those
+About 12 minutes, 2 more with --peers; --quick takes 5 and writes nothing unless --out is given. The figures of a busy machine are those
 of its other work: run it on a quiet one, or as root with --realtime, which puts the accuracy part before other work (not the rest: on a
 single core, threads of equal real-time priority hold each other up). The load is in the tables.
 """
@@ -53,8 +53,9 @@ def main() -> int:
     sections: list[Section] = []
     if o.only != "cost":
         with before_other_work(o.realtime):
-            found = accuracy.section(15 if o.quick else 60)
-            sections.append(replace(found, notes=[peers.note(15 if o.quick else 60)]) if o.peers else found)
+            canaries = 15 if o.quick else 40
+            found = accuracy.section(canaries)
+            sections.append(replace(found, notes=[peers.note(canaries)]) if o.peers else found)
     if o.only != "accuracy":
         sections.append(cost.section(o.quick))
     text = "\n".join([heading(command, o.realtime), *(section.markdown() for section in sections)])

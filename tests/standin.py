@@ -81,6 +81,7 @@ class State:
     system_fingerprint: str | None = "vllm-0.32.0-bf6c1f39"
     process_start: float = field(default_factory=time.time)  # set it, and all counters begin anew, as after a restart
     api_key: str | None = None
+    moved_nat: float = 0.0  # how much less likely it finds every token of a prompt that it is asked to score: other weights
     # how it answers
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     ttft_s: float = 0.02
@@ -138,9 +139,14 @@ class Token(NamedTuple):
 END = Token("", 2)
 
 
+WORDS: dict[int, Token] = {1: Token("<s>", 1), END.id: END}  # every token that was ever made, by its id
+
+
 def tokenize(text: str) -> list[Token]:
     """Words are tokens; their ids follow from the text."""
-    return [Token(word, 5 + zlib.crc32(word.encode()) % 30000) for word in re.findall(r"\s*\S+", text)]
+    tokens = [Token(word, 5 + zlib.crc32(word.encode()) % 30000) for word in re.findall(r"\s*\S+", text)]
+    WORDS.update((token.id, token) for token in tokens)
+    return tokens
 
 
 class Histogram:
@@ -389,6 +395,8 @@ class StandIn:
         if "messages" in body:
             said = [f" <|{message['role']}|> {message['content']}" for message in body["messages"]]
             text = self.state.template_salt + "".join(said) + " <|assistant|>"
+        elif isinstance(body["prompt"], list):
+            return [WORDS.get(number_, Token("?", number_)) for number_ in body["prompt"]]
         else:
             text = body["prompt"]
         return [Token("<s>", 1), *tokenize(text)]
@@ -443,7 +451,7 @@ class StandIn:
         if self.state.stream_fault == "empty":
             return [END], "stop"
         question = body["messages"][-1]["content"] if chat else body["prompt"]
-        known = tokenize(self.state.answers.get(question, FILLER))
+        known = tokenize(self.state.answers.get(question, FILLER) if isinstance(question, str) else FILLER)
         wanted = limit if body.get("ignore_eos") else max(len(known), min(body.get("min_tokens", 0), limit))
         tokens = [*known, *islice(cycle(tokenize(" " + FILLER)), max(0, wanted - len(known)))]
         if len(tokens) >= limit:
@@ -494,7 +502,7 @@ class StandIn:
         """Sleep, but notice a client that leaves, and keep a silent stream alive where that is asked."""
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
-            if job.request.reader.at_eof():
+            if job.request.reader.at_eof() or job.request.reader.exception() is not None:  # the second: with something of ours unread
                 raise ConnectionResetError("the client has left")
             every = self.state.sse_keep_alive_s
             if every and job.wrote is not None and time.monotonic() - job.wrote >= every:
@@ -514,7 +522,7 @@ class StandIn:
 
     async def _stream(self, job: Job) -> None:
         state, fault = self.state, self.state.stream_fault
-        fails_after = len(job.answer)  # tokens: never
+        fails_after = float("inf")  # tokens: never
         if fault in {"error_event", "cut", "malformed"}:
             fails_after = min(state.fault_after, len(job.answer) - 1)
         await self._while_stuck(job)
@@ -618,6 +626,16 @@ class StandIn:
             "top_logprobs": [dict(ranked(token)) for token in tokens],
         }
 
+    def _prompt_logprobs(self, job: Job) -> list[Json | None] | None:
+        """What it thinks of each token of the prompt; nothing stands before the first."""
+        if job.body.get("prompt_logprobs") is None:
+            return None
+
+        def place(token: Token) -> Json:
+            return {str(token.id): {"logprob": token.logprob - self.state.moved_nat, "rank": 1, "decoded_token": token.name}}
+
+        return [None, *(place(token) for token in job.prompt[1:])]
+
     def _usage(self, job: Job, completion: int, details: bool = True) -> Json:
         prompt = len(job.prompt)
         usage: Json = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
@@ -644,7 +662,8 @@ class StandIn:
             choice["message"] = {"role": "assistant", "content": choice.pop("delta").get("content")}
         body = self._chunk(job, [choice]) | {"object": "chat.completion" if job.chat else "text_completion"}
         body |= {"service_tier": None, "system_fingerprint": self.state.system_fingerprint}
-        body |= {"usage": self._usage(job, len(tokens)), "prompt_logprobs": None, "kv_transfer_params": None}
+        body |= {"usage": self._usage(job, len(tokens)), "kv_transfer_params": None}
+        (body if job.chat else choice)["prompt_logprobs"] = self._prompt_logprobs(job)
         return body | {"metrics": self._timing(job) if self.state.per_request_metrics else None}
 
     # -- /metrics -----------------------------------------------------------------------------------------------------

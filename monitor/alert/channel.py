@@ -6,10 +6,14 @@ from typing import Any, Protocol
 
 
 class DeliveryError(Exception):
-    """A notification did not arrive. `permanent`: trying again would not help. The text never holds the address: it may be a secret."""
+    """A notification did not arrive. The text never holds the address: it may be a secret.
 
-    def __init__(self, text: str, permanent: bool = False) -> None:
+    `permanent`: trying again would not help. `attempts`: it may help, but only for so many attempts altogether; None: for a day.
+    """
+
+    def __init__(self, text: str, permanent: bool = False, attempts: int | None = None) -> None:
         self.permanent = permanent
+        self.attempts = 1 if permanent else attempts
         super().__init__(text)
 
 

@@ -26,6 +26,13 @@ OVER = {
     Kind.GPU_FAULT: "the card answers and has reported no fault of late",
     Kind.TELEMETRY_BLIND: "the card can be read again",
     Kind.DRIVER_MISMATCH: "driver and library agree again",
+    Kind.SPEED: "it is as fast as before",
+    Kind.THERMAL: "the card is no longer held back by heat",
+    Kind.POWER: "the card is no longer held back by its power",
+    Kind.SERVICE_LEVEL: "the first token comes in time again",
+    Kind.SLOW_START: "the process was started anew, or is as fast as before",
+    Kind.WORKLOAD_SHIFT: "the prompts are again as long as they were, or that length is now what is usual",
+    Kind.MONITOR: "the monitor works again",
 }
 
 
@@ -109,6 +116,21 @@ def _update(connection: Connection, existing: Incident, finding: Finding, now: d
 def set_evidence(connection: Connection, incident: Incident, values: Mapping[str, Any]) -> None:
     """Keep a figure of an open incident true, without a word to anybody."""
     connection.execute(update(t.incident).where(t.incident.c.id == incident.id).values(evidence={**incident.evidence, **values}))
+
+
+def tell_more(
+    connection: Connection,
+    incident: Incident,
+    summary: str,
+    severity: Severity,
+    evidence: Mapping[str, Any],
+    now: datetime,
+    channels: Sequence[str],
+) -> None:
+    """Something new about an open incident that came from elsewhere than its own judge; people are told."""
+    values = {"summary": summary, "severity": severity.value, "evidence": {**incident.evidence, **evidence}}
+    connection.execute(update(t.incident).where(t.incident.c.id == incident.id).values(**values))
+    _event(connection, get(connection, incident.id), now, "updated", channels)
 
 
 def _chained(earlier: Sequence[Change], later: Sequence[Change]) -> tuple[Change, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, exists, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, exists, func, insert, select, update
+from sqlalchemy.event import listen
 
 from monitor.model import Incident
 from monitor.store import tables as t
@@ -18,6 +19,7 @@ PAYLOAD_VERSION = 1
 #: Pauses after each failed attempt; the last one repeats.
 BACK_OFF = tuple(timedelta(seconds=s) for s in (2, 10, 30, 120, 600, 1800))
 GIVE_UP_AFTER = timedelta(hours=24)
+_NEWS = "outbox_news"  # what a connection remembers until its transaction is committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def add(
     incident_id: int | None = None,
 ) -> None:
     """Put one delivery into the outbox, due at once."""
+    connection.info[_NEWS] = True
     connection.execute(
         insert(t.delivery).values(
             id=delivery_id,
@@ -96,6 +99,21 @@ def add(
             next_attempt_at_us=to_us(now),
         )
     )
+
+
+def on_news(engine: Engine, tell: Callable[[], object]) -> Callable[[], None]:
+    """Call `tell`, on the thread that writes, at the end of each transaction that has put something into the outbox, whoever wrote it.
+    Gives back what ends it."""
+
+    told = [tell]
+
+    def committed(connection: Connection) -> None:
+        if connection.info.pop(_NEWS, False):
+            for each in list(told):
+                each()
+
+    listen(engine, "commit", committed)
+    return told.clear  # a listener must not be taken away by one thread while another may be inside it
 
 
 def due(connection: Connection, now: datetime, limit: int = 20, busy: Collection[str] = ()) -> list[Delivery]:
@@ -123,10 +141,20 @@ def mark_sent(connection: Connection, delivery: Delivery, now: datetime) -> None
     connection.execute(update(t.delivery).where(t.delivery.c.id == delivery.id).values(**values))
 
 
-def mark_failed(connection: Connection, delivery: Delivery, now: datetime, error: str, permanent: bool) -> None:
-    """It did not: try again later, or give up where trying again is no use or a day has passed."""
+def next_attempt(connection: Connection, now: datetime) -> datetime | None:
+    """When the next delivery falls due after `now`; None: none waits for its time."""
+    table = t.delivery
+    query = select(func.min(table.c.next_attempt_at_us)).where(table.c.state == "pending", table.c.next_attempt_at_us > to_us(now))
+    return maybe_from_us(connection.execute(query).scalar())
+
+
+def mark_failed(
+    connection: Connection, delivery: Delivery, now: datetime, error: str, permanent: bool, at_most: int | None = None
+) -> None:
+    """It did not: try again later, or give up where trying again is no use, `at_most` attempts were made, or a day has passed."""
     attempts = delivery.attempts + 1
-    over = permanent or now - delivery.created_at > GIVE_UP_AFTER
+    used_up = at_most is not None and attempts >= at_most
+    over = permanent or used_up or now - delivery.created_at > GIVE_UP_AFTER
     pause = BACK_OFF[min(attempts, len(BACK_OFF)) - 1]
     values = {
         "state": "failed" if over else "pending",
@@ -145,9 +173,11 @@ def log(connection: Connection, limit: int | None, channel: str | None = None) -
     return [_delivery(row) for row in connection.execute(query)]
 
 
-def undelivered(connection: Connection) -> int:
-    """How many notifications wait or were given up."""
-    query = select(func.count()).select_from(t.delivery).where(t.delivery.c.state != "sent")
+def undelivered(connection: Connection, since: datetime) -> int:
+    """How many notifications wait, or were made since then and given up."""
+    table = t.delivery
+    lately = (table.c.state == "failed") & (table.c.created_at_us >= to_us(since))
+    query = select(func.count()).select_from(table).where((table.c.state == "pending") | lately)
     return int(connection.execute(query).scalar() or 0)
 
 

@@ -16,8 +16,12 @@ from monitor.alert.channel import DeliveryError
 from monitor.config.settings import ChannelSettings
 from monitor.config.values import is_loopback
 
-#: A client error is final, but for those that speak of time: time-out, conflict, too early, too many requests.
+#: A client error is final, but for those that speak of time: time-out, conflict, too early, too many requests;
 TRY_AGAIN = frozenset({408, 409, 425, 429})
+#: and for those that a proxy gives, too, while the receiver behind it is put up anew or its key is changed: tried for 13 minutes
+#: (outbox.BACK_OFF), then given up.
+MAY_COME_BACK = frozenset({401, 403, 404, 405})
+ATTEMPTS = 6
 
 
 @cache
@@ -58,5 +62,12 @@ class Webhook:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise DeliveryError(f"no connection ({type(error).__name__})") from None
         if not response.is_success:
-            permanent = 400 <= response.status_code < 500 and response.status_code not in TRY_AGAIN
-            raise DeliveryError(f"answered HTTP {response.status_code}", permanent)
+            raise refusal(response.status_code)
+
+
+def refusal(status: int) -> DeliveryError:
+    """What an answer other than 2xx means for the next attempts."""
+    told = f"answered HTTP {status}"
+    if status in MAY_COME_BACK:
+        return DeliveryError(told, attempts=ATTEMPTS)
+    return DeliveryError(told, permanent=400 <= status < 500 and status not in TRY_AGAIN)

@@ -89,7 +89,8 @@ class Canary:
         after = await self._page_after(result, before)
         cards = await self._cards(result)
         full = filled(sample, result, before, after, cards)
-        return Measurement(full, result.marks, result.answer, result.detail, after, result.http_status)
+        detail = result.detail or still_reasoning(probe, result)
+        return Measurement(full, result.marks, result.answer, detail, after, result.http_status)
 
     def _limits(self, probe: Probe, phase: Phase, compiling: bool) -> Limits:
         still_s = max(COLD_WAIT_S, self.hang_after_s)
@@ -133,6 +134,17 @@ class Canary:
                 return
             peak = max(peak, waiting or 0.0)
             await asyncio.sleep(0.25)
+
+
+def still_reasoning(probe: Probe, result: Stream) -> str | None:
+    """What is to be said where a model that reasons first used up its tokens before it answered, and an answer was asked for."""
+    answer = result.answer
+    if result.outcome is not Outcome.OK or not (probe.expect or probe.pinned):
+        return None
+    if not answer.reasoning or answer.text or answer.tool_arguments or answer.finish_reason != "length":
+        return None
+    switch = "raise max_tokens, or switch reasoning off with `chat_template_kwargs: {enable_thinking: false}` under sampling"
+    return f"the model was still reasoning after {probe.max_tokens} tokens and has not answered; {switch}"
 
 
 def filled(sample: Sample, result: Stream, before: ServerPage, after: ServerPage | None, cards: Mapping[str, Any]) -> Sample:

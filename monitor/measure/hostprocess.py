@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 DEFAULT_VLLM_PORT = 8000
+SHARED_S = 30.0  # how long one look over the processes of this machine serves all targets
+#: process_start_time_seconds rests on the kernel's boot time in whole seconds, and a server's files and socket are opened after its start.
+START_SLACK_S = 2.0
 # Settings that count tokens are no secrets: --max-num-batched-tokens, --tokenizer-mode, --long-prefill-token-threshold.
 _SECRET = re.compile(r"key|token(?!s|iz|[-_](?:id|thresh|budget|len))|secret|passw|credential", re.IGNORECASE)
 _SECRET_MEMBER = re.compile(rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)  # of a JSON object
@@ -41,10 +45,32 @@ class ProcessHiddenError(Exception):
     """The process cannot be seen; the text says why and what would help."""
 
 
-def find_server(port: int) -> ServerProcess:
-    """The vLLM process that listens on a port of this machine. Raises ProcessHiddenError."""
-    pids = _listening_pids(port)
-    candidates = [p for p in (_process(pid) for pid in pids) if p is not None] or _by_command(port)
+@dataclass(slots=True)
+class _Look:
+    """What one look over all processes of this machine showed."""
+
+    at_s: float  # Unix time, to be compared with a server's start
+    age_from_s: float  # monotonic
+    listening: Mapping[int, frozenset[int]]  # who listens, by port
+    launched: list[tuple[int, ServerProcess]] | None = None  # API servers by the port of their command line; looked for only when needed
+
+    def is_fresh(self, started_s: float | None) -> bool:
+        """Whether it may stand for a new look at a server that started then. One from before knows the server that was there before."""
+        return started_s is not None and self.at_s > started_s + START_SLACK_S and time.monotonic() - self.age_from_s < SHARED_S
+
+
+_last_look: _Look | None = None
+
+
+def find_server(port: int, started_s: float | None = None) -> ServerProcess:
+    """The vLLM process that listens on a port of this machine. Raises ProcessHiddenError.
+
+    A look over all processes takes 50 ms of Python, and one serves all targets for half a minute: `started_s`, the server's start in Unix
+    time where its metrics page tells it, says which looks know this server. Without it each call looks anew.
+    """
+    look = _look(started_s)
+    pids = look.listening.get(port, frozenset())
+    candidates = [p for p in (_process(pid) for pid in pids) if p is not None] or _by_command(look, port)
     vllm = [p for p in candidates if any("vllm" in word.lower() for word in p.command)]
     if not vllm:
         whose = "a process that is not vLLM" if candidates else "no process that this user may see"
@@ -52,22 +78,31 @@ def find_server(port: int) -> ServerProcess:
     return min(vllm, key=lambda p: p.started_s)  # workers are children of the one that was launched
 
 
-def _listening_pids(port: int) -> set[int]:
+def _look(started_s: float | None) -> _Look:
+    global _last_look  # noqa: PLW0603 - processes belong to the machine, not to a target
+    if _last_look is None or not _last_look.is_fresh(started_s):
+        _last_look = _Look(time.time(), time.monotonic(), _listening())
+    return _last_look
+
+
+def _listening() -> Mapping[int, frozenset[int]]:
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
-        return set()
-    return {c.pid for c in connections if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port and c.pid}
-
-
-def _by_command(port: int) -> list[ServerProcess]:
-    """Where sockets may not be looked at, command lines usually may: the vLLM server launched with this port."""
-    found = []
-    for process in psutil.process_iter():
-        seen = _process(process.pid)
-        if seen is not None and _is_api_server(seen.command) and _port_of(seen.command) == port:
-            found.append(seen)
+        return {}
+    found: dict[int, frozenset[int]] = {}
+    for c in connections:
+        if c.status == psutil.CONN_LISTEN and c.laddr and c.pid:
+            found[c.laddr.port] = found.get(c.laddr.port, frozenset()) | {c.pid}
     return found
+
+
+def _by_command(look: _Look, port: int) -> list[ServerProcess]:
+    """Where sockets may not be looked at, command lines usually may: the vLLM server launched with this port."""
+    if look.launched is None:
+        seen = [_process(process.pid) for process in psutil.process_iter()]
+        look.launched = [(_port_of(p.command), p) for p in seen if p is not None and _is_api_server(p.command)]
+    return [process for its_port, process in look.launched if its_port == port]
 
 
 def _is_api_server(command: Sequence[str]) -> bool:

@@ -17,7 +17,15 @@ import httpx
 from monitor.config.settings import TargetSettings
 from monitor.measure import api
 from monitor.measure.cardsession import CardsIdentity
-from monitor.measure.hostprocess import DEFAULT_VLLM_PORT, ProcessHiddenError, ServerProcess, find_server, options_of, shown_command
+from monitor.measure.hostprocess import (
+    DEFAULT_VLLM_PORT,
+    START_SLACK_S,
+    ProcessHiddenError,
+    ServerProcess,
+    find_server,
+    options_of,
+    shown_command,
+)
 from monitor.measure.modelfiles import ModelFilesError, read_model_files
 from monitor.model import DERIVED_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Fingerprint, FingerprintField, ServerPage
 
@@ -28,8 +36,6 @@ TEMPLATE_MESSAGES = (
     {"role": "user", "content": "Why?"},
 )
 TOKENIZER_TEXT = "The canary sings at noon: 3 × 1.5 = 4.5 — naïve? {\"ok\": true}\n\tdef f(x): return x"
-#: process_start_time_seconds rests on the kernel's boot time in whole seconds, and the weights are loaded seconds after the start.
-START_SLACK_S = 2.0
 #: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is size over length and moves by itself.
 KV_SETTINGS = (
     "block_size",
@@ -178,7 +184,7 @@ def _from_host(settings: TargetSettings, fields: _Fields, page: ServerPage) -> N
     process: ServerProcess | None = None
     if settings.is_local:
         try:
-            process = find_server(urlsplit(settings.url).port or DEFAULT_VLLM_PORT)
+            process = find_server(urlsplit(settings.url).port or DEFAULT_VLLM_PORT, page.process_start_s)
         except ProcessHiddenError as error:
             fields.unknown(str(error), *names)
     else:

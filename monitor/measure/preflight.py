@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,8 @@ from monitor.model import Outcome, Phase, Probe, ServerPage
 
 State = Literal["good", "bad", "unknown"]
 SHORT_ANSWER = 16  # tokens: enough to see whether they come one after the other
+TOGETHER_MS = 0.2  # no server makes the tokens of one stream so close together: it would be 5,000 a second
+BUSY_MS = 20.0  # a loop that stood still for so long may have found tokens in a heap that it made itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +130,10 @@ class Preflight:
             self.say("answer", "bad", measured.detail or f"a request ended as {measured.sample.outcome.value}", "see the server's log")
             return
         self.say("answer", "good", f"first token after {measured.sample.ttft_ms or 0:.0f} ms")
-        if is_buffered(measured.answer):
-            mend = "switch buffering off on the way (nginx: proxy_buffering off); TTFT is the time of the whole answer until then"
-            self.say("stream", "bad", f"all {SHORT_ANSWER} tokens arrived at once: something between us and the server buffers", mend)
+        self._stream(measured)
+        if measured.answer.reasoning:
+            mend = "`vllm-canary init` tries each probe; raise max_tokens, or switch it off with `chat_template_kwargs` under sampling"
+            self.say("reasoning", "unknown", "the model reasons before it answers, and its max_tokens may be used up by then", mend)
         if measured.answer.server_metrics is None:
             mend = "start the server with --enable-per-request-metrics; else queue time is known only when a canary was alone"
             self.say("per-request metrics", "unknown", "not in the answers", mend)
@@ -141,7 +145,21 @@ class Preflight:
         else:
             self.say("cached tokens", "good", "in the answers")
 
+    def _stream(self, measured: Measurement) -> None:
+        """Whether the answer came as it was made; nothing is said where it did."""
+        if not is_buffered(measured.answer):
+            return
+        lag_ms = measured.sample.observer_lag_ms or 0.0
+        if lag_ms > BUSY_MS:
+            detail = f"tokens arrived in heaps, but this machine itself was busy for {lag_ms:.0f} ms: that may be the cause"
+            self.say("stream", "unknown", detail, "run check again when this machine is quieter")
+            return
+        mend = "switch buffering off on the way (nginx: proxy_buffering off); until then TTFT is the time until a buffer was full"
+        self.say("stream", "bad", "tokens arrived in heaps: something between us and the server buffers the stream", mend)
+
 
 def is_buffered(answer: Answer) -> bool:
-    """Whether an answer of several tokens came in one piece, though its server made them one after the other."""
-    return len(answer.arrivals_ns) >= SHORT_ANSWER // 2 and answer.arrivals_ns[0] == answer.arrivals_ns[-1]
+    """Whether tokens came in heaps, whole or block by block, though their server made them one after the other."""
+    gaps_ms = [(later - earlier) / 1e6 for earlier, later in pairwise(answer.arrivals_ns)]
+    together = sum(gap < TOGETHER_MS for gap in gaps_ms)
+    return len(answer.arrivals_ns) >= SHORT_ANSWER // 2 and 2 * together >= len(gaps_ms)

@@ -22,10 +22,12 @@ from monitor.config.settings import TargetSettings
 from monitor.config.values import Secret, is_loopback
 from monitor.errors import USAGE, Told
 from monitor.measure.answer import Answer, AnswerReader, error_message, shortened
+from monitor.measure.arrivals import arrived_ns, first_write_ns
 from monitor.measure.lag import LagMeter
 from monitor.measure.patience import Limits, Patience
 from monitor.measure.request import UNSENDABLE, CanaryRequest
 from monitor.measure.sse import EventReader, EventTooLargeError
+from monitor.measure.transport import roads, well_known_authorities
 from monitor.model import Marks, Outcome
 
 CONNECT_TIMEOUT_S = 5.0
@@ -42,10 +44,12 @@ def client(
     headers = {"User-Agent": f"vllm-canary/{__version__}", **(extra_headers or {})}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {api_key.reveal()}"
+    context = ssl.create_default_context(cafile=ca_file) if ca_file else well_known_authorities()
     return httpx.AsyncClient(
         base_url=base_url,
         headers={name.encode(): value.encode() for name, value in headers.items()},
-        verify=ssl.create_default_context(cafile=ca_file) if ca_file else True,
+        verify=context,
+        mounts=roads(base_url, context),
         trust_env=not is_loopback(urlsplit(base_url).hostname),
         limits=httpx.Limits(max_keepalive_connections=0),
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
@@ -97,19 +101,22 @@ class _Run:
     status: int | None = None
     sent_event: asyncio.Event = field(default_factory=asyncio.Event)
     patience: Patience | None = None
+    network: Any = None  # the open connection, which tells when bytes came (arrivals.py)
 
-    async def trace(self, name: str, _info: Mapping[str, Any]) -> None:
+    async def trace(self, name: str, info: Mapping[str, Any]) -> None:
         """httpcore's trace hook: the moments that httpx itself does not tell."""
         now = time.monotonic_ns()
         if name == "connection.connect_tcp.started":
             self.connect_started = now
         elif name in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
-            self.connected = now
+            self.connected, self.network = now, info.get("return_value")
         elif name.endswith("send_request_headers.started"):
             self.sent = now
             self.sent_event.set()
+        elif name.endswith("send_request_headers.complete"):
+            self.sent = first_write_ns(self.network) or self.sent
         elif name.endswith("receive_response_headers.complete"):
-            self.headers = now
+            self.headers = arrived_ns(self.network)
 
     def marks(self) -> Marks:
         answer = self.reader.answer
@@ -197,21 +204,22 @@ async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -
     except httpx.HTTPError as error:
         run.done = time.monotonic_ns()
         return _broken(run, error)
-    run.done = time.monotonic_ns()
+    run.done = run.done or time.monotonic_ns()
     return _judged(run.reader.answer)
 
 
 async def _events(response: httpx.Response, run: _Run) -> None:
-    """Bytes are stamped when they arrive, before anything is read in them."""
+    """Bytes carry the time of their arrival, taken before anything is read in them."""
     events = EventReader()
     async for chunk in response.aiter_raw():
-        arrived_ns = time.monotonic_ns()
+        came_ns = arrived_ns(run.network)
         before = len(run.reader.answer.arrivals_ns)
         for data in events.feed(chunk):
-            run.reader.event(data, arrived_ns)
+            run.reader.event(data, came_ns)
         if run.patience is not None and len(run.reader.answer.arrivals_ns) > before:
-            run.patience.token(arrived_ns / 1e9)
+            run.patience.token(came_ns / 1e9)
         if run.reader.answer.finished:
+            run.done = came_ns
             return  # what a server sends after [DONE] is not part of the answer
 
 
@@ -261,7 +269,7 @@ def _detail(outcome: Outcome, limits: Limits, answer: Answer) -> str | None:
     if outcome is Outcome.QUEUE_CAP:
         return f"no first token within {limits.max_wait_s:g} s while the engine worked for others; cancelled"
     if outcome is Outcome.HUNG:
-        return f"the engine's step counter stood still for {limits.hang_after_s:g} s while our request was out"
+        return f"the engine's step counter stood still for {limits.hang_after_s:g} s while our request was out: it hangs, or it is paused"
     if outcome is Outcome.TIMEOUT and answer.first_token_ns is not None:
         return f"the answer had not ended {limits.answer_s:g} s after its first token; cancelled"
     if outcome is Outcome.TIMEOUT and limits.max_wait_s is None:

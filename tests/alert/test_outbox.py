@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from histories import NOON, History, a_finding
+from sqlalchemy import Connection
 from webhooks import Receiver
 
 from monitor.alert import incidents, outbox
-from monitor.alert.channel import DeliveryError
+from monitor.alert.channel import Channel, DeliveryError
 from monitor.alert.dispatch import Dispatcher, channels_of
 from monitor.alert.outbox import BACK_OFF, Delivery
+from monitor.alert.webhook import ATTEMPTS
 from monitor.config.settings import ChannelSettings
-from monitor.model import Kind, Severity
+from monitor.model import Incident, Kind, Severity
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
 
@@ -111,13 +114,44 @@ def test_after_a_day_it_is_given_up_and_said(history: History) -> None:
     assert fail(history, delivery(history), NOON + 24 * HOUR).state == "pending"
     assert fail(history, delivery(history), NOON + 24 * HOUR + MINUTE).state == "failed"
     assert due(history, NOON + 48 * HOUR) == []
-    assert history.do(outbox.undelivered) == 1
+    assert history.do(lambda c: outbox.undelivered(c, NOON)) == 1
+
+
+def test_what_was_given_up_long_ago_is_not_counted_for_ever_and_what_waits_is(history: History) -> None:
+    history.incident(channels=("ops", "mail"))
+    fail(history, delivery(history), NOON + 24 * HOUR + MINUTE)
+    assert history.do(lambda c: outbox.undelivered(c, NOON + HOUR)) == 1
 
 
 def test_a_permanent_failure_is_final_at_once(history: History) -> None:
     history.incident(channels=("ops",))
     assert fail(history, delivery(history), NOON, permanent=True).state == "failed"
     assert due(history, NOON + HOUR) == []
+
+
+def test_a_failure_that_may_pass_is_given_up_after_its_attempts(history: History) -> None:
+    history.incident(channels=("ops",))
+    one, now, states = delivery(history), NOON, []
+    for _ in range(3):
+        history.do(lambda c, one=one, now=now: outbox.mark_failed(c, one, now, "answered HTTP 404", False, at_most=3))
+        one = delivery(history)
+        states.append((one.state, one.attempts))
+        now = one.next_attempt_at or now
+    assert states == [("pending", 1), ("pending", 2), ("failed", 3)]
+    assert due(history, NOON + HOUR) == []
+
+
+def test_the_next_attempt_is_the_earliest_that_still_waits(history: History) -> None:
+    assert history.do(lambda c: outbox.next_attempt(c, NOON)) is None
+    history.incident(channels=("ops", "boss"))
+    assert history.do(lambda c: outbox.next_attempt(c, NOON)) is None  # due now, so that nobody waits for them
+    fail(history, fail(history, delivery(history, "ops"), NOON), NOON)
+    fail(history, delivery(history, "boss"), NOON)
+    assert history.do(lambda c: outbox.next_attempt(c, NOON)) == NOON + BACK_OFF[0]
+    assert history.do(lambda c: outbox.next_attempt(c, NOON + BACK_OFF[0])) == NOON + BACK_OFF[1]
+    sent(history, delivery(history, "ops"))
+    sent(history, delivery(history, "boss"))
+    assert history.do(lambda c: outbox.next_attempt(c, NOON)) is None
 
 
 def test_the_end_of_an_incident_waits_for_its_beginning(history: History) -> None:
@@ -204,27 +238,116 @@ async def test_a_channel_that_was_taken_out_of_the_configuration_is_said_and_not
     assert (delivery(history).state, delivery(history).last_error) == ("failed", "the configuration has no channel ops any more")
 
 
+@asynccontextmanager
+async def running(writer: Writer, *channels: Channel, every_s: float = 3600.0) -> AsyncIterator[None]:
+    """The loop at work. It looks into the outbox by itself once an hour: what arrives in a test was told to it."""
+    task = asyncio.create_task(Dispatcher(writer, {channel.name: channel for channel in channels}).run(every_s))
+    await asyncio.sleep(0.1)  # its first look is over
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(true: Callable[[], object]) -> float:
+    """Seconds until something is so; ten at most."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < 10, "not within ten seconds"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - began
+
+
+async def reported(writer: Writer, *channels: str, **finding: Any) -> Incident:
+    """An incident of this process, stored as the daemon stores it."""
+    return await asyncio.wrap_future(
+        writer.submit(lambda c: incidents.report(c, a_finding(**finding), datetime.now(UTC), channels))
+    )
+
+
+async def test_what_this_process_finds_is_sent_at_once_and_not_at_the_next_look(writer: Writer) -> None:
+    ops = Recorder("ops")
+    async with running(writer, ops):
+        for kind in (Kind.HUNG, Kind.SERVER_DOWN, Kind.NO_SAMPLES):
+            await reported(writer, "ops", kind=kind)
+            await until(lambda kind=kind: kind.value in [p["incident"]["kind"] for p in ops.sent])
+    assert len(ops.sent) == 3
+
+
+async def test_the_end_that_waited_for_the_beginning_follows_it_at_once(writer: Writer) -> None:
+    ops = Recorder("ops", delay_s=0.2)
+    async with running(writer, ops):
+        incident = await reported(writer, "ops")
+        await asyncio.wrap_future(writer.submit(lambda c: incidents.close(c, incident, datetime.now(UTC), "over", ("ops",))))
+        await until(lambda: len(ops.sent) == 2)
+    assert [p["event"] for p in ops.sent] == ["opened", "resolved"]
+
+
+async def test_an_attempt_that_failed_is_made_again_when_it_is_due(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "BACK_OFF", (timedelta(seconds=0.3),))
+    ops = Recorder("ops", DeliveryError("answered HTTP 500"), DeliveryError("answered HTTP 500"))
+    async with running(writer, ops):
+        await reported(writer, "ops")
+        assert await until(lambda: ops.sent) >= 0.55
+
+
+async def test_many_messages_at_once_all_arrive(writer: Writer) -> None:
+    ops = Recorder("ops")
+    async with running(writer, ops):
+        for number in range(50):
+            writer.submit(lambda c, n=number: incidents.report(c, a_finding(subject=f"probe-{n}"), datetime.now(UTC), ("ops",)))
+        await until(lambda: len(ops.sent) == 50)
+    assert len({p["id"] for p in ops.sent}) == 50
+
+
+async def test_what_another_process_wants_told_is_found_at_the_next_look(history: History, writer: Writer) -> None:
+    ops = Recorder("ops")
+    async with running(writer, ops, every_s=0.2):
+        history.incident(datetime.now(UTC), ("ops",))
+        await until(lambda: ops.sent)
+
+
+async def test_a_transaction_that_fails_wakes_nobody_and_the_next_one_does(writer: Writer) -> None:
+    woken: list[int] = []
+    engine = await asyncio.wrap_future(writer.submit(lambda c: c.engine))
+    deaf = outbox.on_news(engine, lambda: woken.append(1))
+
+    def fails(connection: Connection) -> None:
+        outbox.add(connection, "1", "ops", "opened", {}, NOON)
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        await asyncio.wrap_future(writer.submit(fails))
+    assert woken == []
+    await reported(writer, "ops")
+    assert woken == [1]
+    deaf()
+    await reported(writer, "ops", kind=Kind.HUNG)
+    assert woken == [1]
+
+
 async def test_a_slow_channel_does_not_hold_back_another(history: History, writer: Writer) -> None:
     slow, fast = Recorder("slow", delay_s=3.0), Recorder("fast")
     history.incident(datetime.now(UTC), ("slow",))
-    running = asyncio.create_task(Dispatcher(writer, {"slow": slow, "fast": fast}).run(every_s=0.05))
+    task = asyncio.create_task(Dispatcher(writer, {"slow": slow, "fast": fast}).run(every_s=0.05))
     await asyncio.sleep(0.3)  # the slow one is at it
     history.incident(datetime.now(UTC), ("fast",), kind=Kind.HUNG)
     began = time.monotonic()
     while not fast.sent and time.monotonic() - began < 2:
         await asyncio.sleep(0.02)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert [p["incident"]["kind"] for p in fast.sent] == ["hung"]
 
 
 async def test_a_message_on_its_way_is_not_sent_a_second_time(history: History, writer: Writer) -> None:
     slow = Recorder("slow", delay_s=0.4)
     history.incident(datetime.now(UTC), ("slow",))
-    running = asyncio.create_task(Dispatcher(writer, {"slow": slow}).run(every_s=0.02))
+    task = asyncio.create_task(Dispatcher(writer, {"slow": slow}).run(every_s=0.02))
     await asyncio.sleep(1.0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert len(slow.sent) == 1
 
 
@@ -242,6 +365,30 @@ async def test_an_error_that_a_channel_does_not_know_is_a_failed_attempt_and_not
     broken = delivery(history, "broken")
     assert (broken.state, broken.attempts) == ("pending", 1)
     assert "T0KEN" not in str(broken.last_error)
+
+
+async def test_a_receiver_that_is_put_up_anew_gets_what_it_refused_meanwhile(
+    writer: Writer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "BACK_OFF", (timedelta(seconds=0.05),))
+    receiver.statuses = [404, 401, 403]
+    ops = channels_of([ChannelSettings(name="ops", kind="webhook", url=receiver.url)])["ops"]
+    async with running(writer, ops):
+        await reported(writer, "ops")
+        await until(lambda: len(receiver.deliveries) == 4)
+    assert len({d["id"] for d in receiver.deliveries}) == 1
+
+
+async def test_a_receiver_that_is_gone_for_good_is_given_up_and_said(
+    history: History, writer: Writer, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "BACK_OFF", (timedelta(seconds=0.02),))
+    receiver.statuses = [404] * 50
+    ops = channels_of([ChannelSettings(name="ops", kind="webhook", url=receiver.url)])["ops"]
+    async with running(writer, ops):
+        await reported(writer, "ops")
+        await until(lambda: delivery(history).state == "failed")
+    assert (delivery(history).attempts, delivery(history).last_error) == (ATTEMPTS, "answered HTTP 404")
 
 
 async def test_through_a_real_webhook_news_arrive_in_order(history: History, writer: Writer, receiver: Receiver) -> None:

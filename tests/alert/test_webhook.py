@@ -8,13 +8,15 @@ import socket
 import ssl
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from webhooks import Receiver
 
 from monitor.alert.channel import DeliveryError
-from monitor.alert.webhook import Webhook
+from monitor.alert.outbox import BACK_OFF
+from monitor.alert.webhook import ATTEMPTS, Webhook
 from monitor.config.settings import ChannelSettings
 
 PAYLOAD = {"version": 1, "id": "b6b9", "event": "opened", "incident": {"summary": "max_model_len 4096 → 2048"}}
@@ -47,17 +49,26 @@ async def test_any_2xx_is_an_arrival(status: int, receiver: Receiver) -> None:
     await webhook(receiver.url).send(PAYLOAD)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 422])
+@pytest.mark.parametrize("status", [400, 410, 413, 415, 422])
 async def test_a_client_error_is_final(status: int, receiver: Receiver) -> None:
     receiver.statuses = [status]
     told = await failure(webhook(receiver.url))
-    assert (str(told), told.permanent) == (f"answered HTTP {status}", True)
+    assert (str(told), told.permanent, told.attempts) == (f"answered HTTP {status}", True, 1)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+async def test_what_a_receiver_that_is_put_up_anew_may_answer_is_tried_for_as_long_as_that_takes(status: int, receiver: Receiver) -> None:
+    receiver.statuses = [status]
+    told = await failure(webhook(receiver.url))
+    assert (str(told), told.permanent, told.attempts) == (f"answered HTTP {status}", False, ATTEMPTS)
+    assert timedelta(minutes=10) < sum(BACK_OFF[: ATTEMPTS - 1], timedelta()) < timedelta(minutes=20)
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 302])
 async def test_what_may_pass_is_tried_again(status: int, receiver: Receiver) -> None:
     receiver.statuses = [status]
-    assert not (await failure(webhook(receiver.url))).permanent
+    told = await failure(webhook(receiver.url))
+    assert (told.permanent, told.attempts) == (False, None)
 
 
 async def test_a_redirect_is_not_followed(receiver: Receiver) -> None:

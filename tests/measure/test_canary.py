@@ -17,7 +17,7 @@ from monitor.measure import patience
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import client
-from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, ServerPage
+from monitor.model import Expectation, GpuReading, Marks, Outcome, Phase, Probe, ServerPage
 
 SKY = Probe(
     name="sky",
@@ -115,8 +115,7 @@ async def test_an_engine_that_freezes_in_its_answer_is_hung_and_the_first_token_
 
 async def test_a_drip_without_end_is_ended_by_the_answers_limit(standin: StandIn, canary: Canary) -> None:
     standin.state.stream_fault = "endless_drip"
-    endless = replace(COUNT, max_tokens=2000, sampling={"ignore_eos": True}, timeout_s=0.6)
-    sample = (await measured(canary, endless)).sample
+    sample = (await measured(canary, replace(COUNT, timeout_s=0.6))).sample
     assert sample.outcome is Outcome.TIMEOUT
     assert sample.ttft_ms is not None
     assert sample.e2e_ms is not None
@@ -220,6 +219,17 @@ async def test_reasoning_comes_first_and_is_not_the_answer(standin: StandIn, can
     assert sample.ttft_visible_ms > sample.ttft_ms + 50
     assert sample.output is not None
     assert sample.output.startswith(" eleven")
+
+
+async def test_a_model_that_reasons_until_its_tokens_are_used_up_is_said_not_to_have_answered(standin: StandIn, canary: Canary) -> None:
+    standin.state.reasoning_tokens = 99
+    asked = replace(COUNT, max_tokens=8, expect=(Expectation(contains="thirty"),))
+    result = await measured(canary, asked)
+    assert (result.sample.outcome, result.sample.output, result.sample.ttft_visible_ms) == (Outcome.OK, None, None)
+    assert "still reasoning after 8 tokens" in (result.detail or "")
+    assert (await measured(canary, replace(asked, expect=()))).detail is None  # where only speed is asked for, nothing is missing
+    standin.state.reasoning_tokens = 3
+    assert (await measured(canary, asked)).detail is None  # it was answering
 
 
 async def test_each_canary_has_a_salt_and_a_name_of_its_own(standin: StandIn, canary: Canary) -> None:

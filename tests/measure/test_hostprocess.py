@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -134,7 +137,14 @@ Machine = Callable[..., None]
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for each look over all sockets of the machine."""
+    monkeypatch.setattr(hostprocess, "_last_look", None)
+    return []
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, looks: list[str]) -> Machine:
     """Sets which processes there are, and which of them are seen to listen on port 8000."""
 
     def set_up(processes: Mapping[int, FakeProcess], listening: Sequence[int] = ()) -> None:
@@ -143,7 +153,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
                 raise psutil.NoSuchProcess(pid)
             return processes[pid]
 
-        monkeypatch.setattr(hostprocess, "_listening_pids", lambda port: set(listening) if port == 8000 else set())
+        def connections(kind: str) -> list[Any]:
+            looks.append(kind)
+            address = namedtuple("addr", "ip port")("127.0.0.1", 8000)
+            return [namedtuple("conn", "status laddr pid")(psutil.CONN_LISTEN, address, pid) for pid in listening]
+
+        monkeypatch.setattr(psutil, "net_connections", connections)
         monkeypatch.setattr(psutil, "process_iter", lambda: [type("P", (), {"pid": pid}) for pid in processes])
         monkeypatch.setattr(psutil, "Process", process)
 
@@ -198,6 +213,44 @@ def test_a_process_that_may_not_be_seen_is_told_with_the_mend(machine: Machine) 
     machine({})
     with pytest.raises(ProcessHiddenError, match="run as the server's user or as root"):
         find_server(8000)
+
+
+def test_one_look_over_the_machine_serves_all_servers_of_a_fleet(machine: Machine, looks: list[str]) -> None:
+    machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
+    long_ago = time.time() - 3600
+    assert [find_server(8000, long_ago).pid for _ in range(5)] == [7] * 5
+    for port in (8001, 8002):  # also for those that are not seen here, such as a server in a container
+        with pytest.raises(ProcessHiddenError):
+            find_server(port, long_ago)
+    assert len(looks) == 1
+
+
+def test_a_look_from_before_the_servers_start_is_not_taken_for_it(machine: Machine, looks: list[str]) -> None:
+    machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
+    assert find_server(8000, time.time() - 3600).pid == 7
+    machine({7: FakeProcess(SERVE, 1.0, {}), 9: FakeProcess((*SERVE, "--max-num-seqs", "8"), 2.0, {})}, listening=[9])
+    assert find_server(8000, time.time()).pid == 9
+    assert len(looks) == 2
+
+
+def test_where_the_start_is_not_told_each_call_looks_anew(machine: Machine, looks: list[str]) -> None:
+    machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
+    assert (find_server(8000).pid, find_server(8000).pid, len(looks)) == (7, 7, 2)
+
+
+def test_a_look_is_shared_for_half_a_minute_only(machine: Machine, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
+    find_server(8000, 1.0)
+    monkeypatch.setattr(hostprocess, "SHARED_S", 0.0)
+    find_server(8000, 1.0)
+    assert len(looks) == 2
+
+
+def test_where_sockets_are_hidden_the_command_lines_are_read_once_for_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine({7: FakeProcess(SERVE, 1.0, {})})
+    assert find_server(8000, 1.0).pid == 7
+    monkeypatch.setattr(psutil, "process_iter", lambda: pytest.fail("read again"))
+    assert find_server(8000, 1.0).pid == 7
 
 
 @contextmanager

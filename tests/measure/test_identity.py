@@ -54,7 +54,7 @@ def sources(http: httpx.AsyncClient, **settings: Any) -> Sources:
 @pytest.fixture
 def local(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> Sources:
     """A server on this machine, launched as PROCESS."""
-    monkeypatch.setattr(identity, "find_server", lambda port: PROCESS)
+    monkeypatch.setattr(identity, "find_server", lambda port, started_s: PROCESS)
     return sources(http, url="http://127.0.0.1:8000")
 
 
@@ -210,14 +210,14 @@ async def test_the_process_tells_how_it_was_launched_without_its_key(local: Sour
 async def test_an_environment_that_may_not_be_read_is_unknown_and_an_empty_one_is_known(
     local: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "find_server", lambda port: replace(PROCESS, environment=None))
+    monkeypatch.setattr(identity, "find_server", lambda port, started_s: replace(PROCESS, environment=None))
     assert (await fields(local))["environment"].reason == "the process belongs to another user"
-    monkeypatch.setattr(identity, "find_server", lambda port: replace(PROCESS, environment={}))
+    monkeypatch.setattr(identity, "find_server", lambda port, started_s: replace(PROCESS, environment={}))
     assert (await fields(local))["environment"].value == {}
 
 
 async def test_a_hidden_process_leaves_its_fields_unknown_with_the_mend(local: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hidden(port: int) -> ServerProcess:
+    def hidden(port: int, started_s: float | None) -> ServerProcess:
         raise ProcessHiddenError(f"port {port} is held by no process that this user may see; run as root")
 
     monkeypatch.setattr(identity, "find_server", hidden)
@@ -227,7 +227,7 @@ async def test_a_hidden_process_leaves_its_fields_unknown_with_the_mend(local: S
 
 
 async def test_of_a_server_on_another_machine_no_process_of_this_one_is_taken(remote: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "find_server", lambda port: PROCESS)
+    monkeypatch.setattr(identity, "find_server", lambda port, started_s: PROCESS)
     assert (await fields(remote))["launch_options"].reason == "the server is on another machine"
 
 
@@ -242,7 +242,7 @@ def model_at(folder: Path, changed_s: float = 4000.0) -> Path:
 
 async def test_the_models_files_are_found_under_its_root(local: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model_at(tmp_path / "models" / "tiny-canary")
-    monkeypatch.setattr(identity, "find_server", lambda port: replace(PROCESS, cwd=str(tmp_path)))
+    monkeypatch.setattr(identity, "find_server", lambda port, started_s: replace(PROCESS, cwd=str(tmp_path)))
     seen = await fields(local)
     assert seen["model_hash"].value
     assert seen["model_hash"].source == f"files in {tmp_path}/models/tiny-canary"

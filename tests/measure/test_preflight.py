@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from standin import StandIn
 
 from monitor.measure import api
+from monitor.measure import preflight as preflight_module
 from monitor.measure.answer import Answer
 from monitor.measure.preflight import Check, Preflight, is_buffered
 from monitor.measure.scrape import MetricsPage
@@ -137,6 +140,13 @@ async def test_one_short_answer_shows_what_the_server_tells_of_itself(
     assert standin.state.requests[0]["max_tokens"] <= 16
 
 
+async def test_a_model_that_reasons_first_is_told_with_what_to_do_about_it(standin: StandIn, preflight: Preflight) -> None:
+    standin.state.reasoning_tokens = 99
+    await preflight.answer_details(SKY, await preflight.page.read())
+    check = found(preflight, "reasoning")
+    assert (check.state, "chat_template_kwargs" in (check.mend or "")) == ("unknown", True)
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [
@@ -161,8 +171,81 @@ async def test_a_trial_has_the_patience_of_a_cold_start(standin: StandIn, prefli
     assert measured.sample.outcome.value == "ok"
 
 
-def test_many_tokens_at_one_moment_have_been_held_back_on_the_way() -> None:
-    assert is_buffered(Answer(arrivals_ns=[5] * 16))
-    assert not is_buffered(Answer(arrivals_ns=[5] * 15 + [6]))
-    assert not is_buffered(Answer(arrivals_ns=[5]))
-    assert not is_buffered(Answer())
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("arrivals_ms", "buffered"),
+    [
+        ([5.0] * 16, True),  # all in one piece
+        ([5 + n * 0.03 for n in range(16)], True),  # in a few pieces, one straight after the other
+        ([n // 4 * 20.0 for n in range(16)], True),  # in heaps of four, as a proxy's blocks
+        ([n * 5.0 for n in range(16)], False),
+        ([n * 0.5 for n in range(16)], False),  # 2,000 tokens a second
+        ([n // 4 * 20.0 + n % 4 * 0.5 for n in range(16)], False),
+        ([0, *[20.0] * 3, *[40.0 + n * 5 for n in range(12)]], False),  # one hiccup
+        ([5.0] * 4, False),  # several tokens a chunk: too few chunks to tell
+        ([], False),
+    ],
+)
+def test_tokens_in_heaps_have_been_held_back_on_the_way(arrivals_ms: list[float], buffered: bool) -> None:
+    assert is_buffered(Answer(arrivals_ns=[round(ms * MS) for ms in arrivals_ms])) is buffered
+
+
+@asynccontextmanager
+async def proxy(standin: StandIn, block: int | None) -> AsyncIterator[str]:
+    """A proxy before the stand-in that hands on what comes (block 1), only full blocks, or only the whole answer (None)."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", standin.port)
+        request = await reader.readuntil(b"\r\n\r\n")
+        length = next((int(v.split(b":")[1]) for v in request.lower().split(b"\r\n") if v.startswith(b"content-length")), 0)
+        request = request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1).replace(b"Connection: keep-alive\r\n", b"")
+        up_writer.write(request + await reader.readexactly(length))
+        held = b""
+        try:
+            while data := await up_reader.read(65_536):
+                held += data
+                if block is not None and len(held) >= block:
+                    writer.write(held)
+                    await writer.drain()
+                    held = b""
+            writer.write(held)
+            await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+            up_writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(("block", "state"), [(None, "bad"), (4096, "bad"), (1, None)], ids=["whole", "blocks", "at once"])
+async def test_a_proxy_that_buffers_the_stream_is_said(
+    standin: StandIn, block: int | None, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_module, "BUSY_MS", float("inf"))  # how busy this machine is has a test of its own
+    standin.state.itl_s = 0.04
+    asked = replace(SKY, sampling={"temperature": 0.0, "seed": 0, "logprobs": 5})
+    async with proxy(standin, block) as url, client(url, None) as http:
+        flight = Preflight("local", http, MetricsPage(http, f"{url}/metrics"), "tiny-canary")
+        await flight.answer_details(asked, await flight.page.read())
+    assert states(flight)["answer"] == "good"
+    assert states(flight).get("stream") == state
+    if state == "bad":
+        assert "proxy_buffering off" in next(check.mend or "" for check in flight.checks if check.name == "local: stream")
+
+
+async def test_heaps_that_a_busy_machine_may_have_made_itself_are_not_held_against_the_way(preflight: Preflight) -> None:
+    measured = await preflight.trial(SKY, await preflight.page.read())
+    heap = replace(measured.answer, arrivals_ns=[5] * 16)
+    for lag_ms, state in ((1.0, "bad"), (150.0, "unknown")):
+        preflight.checks.clear()
+        preflight._stream(replace(measured, answer=heap, sample=replace(measured.sample, observer_lag_ms=lag_ms)))
+        assert states(preflight) == {"stream": state}

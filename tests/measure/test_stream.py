@@ -313,7 +313,7 @@ async def test_a_wait_that_is_given_up_tells_why(standin: StandIn, monkeypatch: 
 async def test_an_answer_that_is_cut_for_its_length_is_told_as_such(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
     standin.state.stream_fault = "endless_drip"
-    result = await streamed(standin.url, chat(ignore_eos=True, max_tokens=2000), Limits(max_wait_s=1.0, answer_s=0.3))
+    result = await streamed(standin.url, limits=Limits(max_wait_s=1.0, answer_s=0.3))
     assert result.outcome is Outcome.TIMEOUT
     assert "0.3 s" in (result.detail or "")
     assert "counter" not in (result.detail or "")

@@ -1,0 +1,34 @@
+"""How late an event loop is that does nothing else: the part of `observer_lag_ms` that belongs to the machine and not to us.
+
+    python benchmarks/idle_loop.py 15
+
+Prints the p95 of the lag, in milliseconds, over stretches as long as a short canary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from common import percentile
+
+from monitor.measure.lag import LagMeter
+
+STRETCH_S = 0.2
+
+
+async def main(seconds: float) -> float:
+    """Measure for so long."""
+    lags_ms = []
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        meter = LagMeter()
+        meter.start()
+        await asyncio.sleep(STRETCH_S)
+        lags_ms.append(meter.stop())
+    return percentile(lags_ms, 0.95)
+
+
+if __name__ == "__main__":
+    print(f"{asyncio.run(main(float(sys.argv[1]))):.3f}")
