@@ -30,6 +30,12 @@ class DriftSettings:
     small_drop: float = 0.03  # the two sizes the sequential tests look for
     large_drop: float = 0.08
     practical_pct: float = 1.5  # less than this is nobody's business, however sure
+    levels: Mapping[str, float] = field(default_factory=dict)  # milliseconds to the first token that a traffic class may take
+    thermal_duty_points: float = 2.0  # of a card's time throttled for heat, above what is usual for it, in per cent of time
+    margin_c: float = 5.0  # degrees to a card's own limit, below which it is warned of
+    memory_max_c: float | None = None  # where the memory of these cards throttles, for cards that do not tell (a V100: 85)
+    residual_c: float = 4.0  # degrees that a card is hotter than its power explains
+    clock_sds: float = 4.0  # standard deviations that a card's busy clock is below what it does at this temperature and power
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,9 @@ class CardSigns:
     thermal_duty: Pair = Pair()
     power_duty: Pair = Pair()
     brake_duty: Pair = Pair()
+    top_util: Pair = Pair()  # of the busiest looks: the ceiling, which load does not move
+    top_power_w: Pair = Pair()  # likewise
+    idle_util: Pair = Pair()  # of the idlest looks
     missing: tuple[str, ...] = ()  # readings that this card or exporter does not offer and a proof would need
 
 

@@ -1,0 +1,105 @@
+"""What a real trace would have looked like with worse cooling: the physics of a GB10 laid over what it did.
+
+Two poles: T = inlet + a + b, a' = (P·R1 - a)/t1, b' = (P·R2·m - b)/t2, with m the cooling (1 as it was). Only the differences to the real
+trace are computed: what more heat comes of m and, once the clock falls, of less power. The governor takes clock away above the maximum
+temperature and gives it back below; above the next one the hardware halves it. Constants: fits on the same traces (t2 = 67 s), the
+measured loss of 4.5 MHz per degree from 62 °C on, and decode that follows 20 % of the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from monitor.model import CardPoint
+
+R1, T1_S, R2, T2_S = 0.15, 5.0, 0.52, 67.0
+MAX_C, SLOWDOWN_C, BINS_MHZ_PER_C, BINS_FROM_C = 94.0, 96.0, 4.5, 62.0
+STEP_MHZ, GOVERNOR_S, LEAST_MHZ = 13.0, 0.5, 208.0
+P0_W, CLOCK_MHZ, POWER_EXPONENT, DECODE_SHARE = 20.0, 2509.0, 2.0, 0.20
+SW_THERMAL, HW_SLOWDOWN, HW_THERMAL = 0x20, 0x8, 0x40
+BUSY = 0.5
+
+
+@dataclass(slots=True)
+class Card:
+    """The state that is carried from second to second."""
+
+    die_c: float = 0.0  # above the real trace
+    sink_c: float = 0.0
+    taken_mhz: float = 0.0
+    halved: bool = False
+    thermal_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Changed points, and how much slower decoding was at each, as a share."""
+
+    points: list[CardPoint]
+    decode_loss: list[float]
+
+
+def changed(
+    points: Sequence[CardPoint],
+    cooling: Callable[[float], float] = lambda _: 1.0,
+    limit_mhz: Callable[[float], float] = lambda _: 1e9,
+    counters: bool = True,
+) -> Changed:
+    """The points with this cooling, and with a clock that something holds below a limit; both by the seconds since the first point.
+    `counters` False: as the traces are, without throttle counters and reason bits."""
+    card, found, losses = Card(), list[CardPoint](), list[float]()
+    before_us = points[0].at_us
+    for point in points:
+        passed_s = min(600, round((point.at_us - before_us) / 1e6))
+        since_s, before_us = (point.at_us - points[0].at_us) / 1e6, point.at_us
+        clock, power_w, reasons = _look(card, point, limit_mhz(since_s))
+        for _ in range(passed_s):
+            _second(card, point, power_w, cooling(since_s))
+            clock, power_w, reasons = _look(card, point, limit_mhz(since_s))
+            card.thermal_ns += 1_000_000_000 if reasons & SW_THERMAL and _busy(point) else 0
+        temp_c = round((point.temp_c or 0.0) + card.die_c + card.sink_c)
+        new = point._replace(temp_c=float(temp_c), margin_c=MAX_C - temp_c, sm_clock_mhz=clock, power_w=power_w)
+        if counters:
+            new = new._replace(event_reasons=reasons, throttle_thermal_ns=card.thermal_ns, throttle_power_ns=0, throttle_brake_ns=0)
+        found.append(new)
+        losses.append(_decode_loss(point.sm_clock_mhz or CLOCK_MHZ, clock))
+    return Changed(found, losses)
+
+
+def _busy(point: CardPoint) -> bool:
+    return (point.util or 0.0) >= BUSY
+
+
+def _look(card: Card, point: CardPoint, limit_mhz: float) -> tuple[float, float, int]:
+    """Clock, power and reasons of this moment."""
+    real_mhz, real_w, real_c = point.sm_clock_mhz or CLOCK_MHZ, point.power_w or 0.0, point.temp_c or 0.0
+    if not _busy(point):
+        return real_mhz, real_w, 0x1
+    temp_c = real_c + card.die_c + card.sink_c
+    bins = BINS_MHZ_PER_C * (max(0.0, temp_c - BINS_FROM_C) - max(0.0, real_c - BINS_FROM_C))
+    clock = min(real_mhz - bins - card.taken_mhz, limit_mhz)
+    clock = max(LEAST_MHZ, clock / 2 if card.halved else clock)
+    working_w = max(0.0, real_w - P0_W)
+    power_w = real_w - working_w + working_w * (clock / real_mhz) ** POWER_EXPONENT
+    reasons = (SW_THERMAL if card.taken_mhz > 0 else 0) | (HW_SLOWDOWN | HW_THERMAL if card.halved else 0)
+    return clock, power_w, reasons
+
+
+def _second(card: Card, point: CardPoint, power_w: float, cooling: float) -> None:
+    real_w = point.power_w or 0.0
+    card.die_c += ((power_w - real_w) * R1 - card.die_c) / T1_S
+    card.sink_c += ((power_w * cooling - real_w) * R2 - card.sink_c) / T2_S
+    temp_c = (point.temp_c or 0.0) + card.die_c + card.sink_c
+    steps = 1.0 / GOVERNOR_S
+    if temp_c > MAX_C:
+        card.taken_mhz = min(CLOCK_MHZ - LEAST_MHZ, card.taken_mhz + steps * STEP_MHZ * (1.0 + temp_c - MAX_C))
+    elif temp_c < MAX_C - 2.0:
+        card.taken_mhz = max(0.0, card.taken_mhz - steps * STEP_MHZ / 4)
+    card.halved = temp_c >= SLOWDOWN_C or (card.halved and temp_c >= SLOWDOWN_C - 5.0)
+
+
+def _decode_loss(real_mhz: float, clock: float) -> float:
+    """1 - speed over what it was; decode = 1 / ((1 - share) + share · f0/f)."""
+    before, now = (1.0 / (1.0 - DECODE_SHARE + DECODE_SHARE * CLOCK_MHZ / mhz) for mhz in (real_mhz, clock))
+    return 1.0 - now / before

@@ -1,0 +1,216 @@
+"""All of drift detection for one target: fed with points, told the time, asked what it finds. All state is plain data.
+
+    detector.observe(point, settings)      a canary, a look at a card, or a reading of the metrics page; each stream in its own order
+    detector.advance(now_us, settings)     closes the blocks that are over; whether what is found may have changed
+    detector.findings(target, now, ...)    what is open; nothing changes by asking
+
+`pydantic.TypeAdapter(Detector)` writes it down and takes it up again without a difference to the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from monitor.judge.drift import troubles
+from monitor.judge.drift.ceiling import Ceiling
+from monitor.judge.drift.clocks import Elasticity
+from monitor.judge.drift.findings import finding_of
+from monitor.judge.drift.flow import FlowChannel
+from monitor.judge.drift.heat import CardChannel
+from monitor.judge.drift.levels import LevelChannel
+from monitor.judge.drift.prefix import PrefixChannel
+from monitor.judge.drift.speed import SpeedChannel
+from monitor.judge.drift.starts import StartChannel, slope_per_h
+from monitor.judge.drift.troubles import Seen, Trouble
+from monitor.judge.drift.values import DAY_US, HOUR_US, SECOND_US, Armed, CardSigns, DriftSettings, Effect, FlowSigns, Signs, Warned
+from monitor.judge.drift.window import ChangeWindow, Comparison
+from monitor.model import CanaryPoint, CardPoint, Finding, Outcome, Point, Severity
+
+STATE_VERSION = 1  # raise it when what is stored cannot be read by the next version: it then learns anew
+GUARD_BLOCKS = 3  # what came so shortly before an onset may belong to it already
+COMPARE_US = 3 * HOUR_US  # after a change of configuration
+COMPARED = ("decode", "ttft", "steps")
+
+
+@dataclass(slots=True)
+class Detector:
+    """One target."""
+
+    speed: SpeedChannel = field(default_factory=SpeedChannel)
+    levels: LevelChannel = field(default_factory=LevelChannel)
+    window: ChangeWindow = field(default_factory=ChangeWindow)
+    cards: dict[str, CardChannel] = field(default_factory=dict)
+    ceilings: dict[str, Ceiling] = field(default_factory=dict)
+    flow: FlowChannel = field(default_factory=FlowChannel)
+    prefix: PrefixChannel = field(default_factory=PrefixChannel)
+    starts: StartChannel = field(default_factory=StartChannel)
+    elasticity: Elasticity = field(default_factory=Elasticity)
+    compared: list[Comparison] = field(default_factory=list)  # before and after the newest change of configuration
+    open: dict[str, Trouble] = field(default_factory=dict)
+    signature: list[str] = field(default_factory=list)  # of what was open when it was judged last
+
+    def observe(self, point: Point, settings: DriftSettings) -> None:
+        """Take up one point."""
+        if isinstance(point, CanaryPoint):
+            self._canary(point, settings)
+        elif isinstance(point, CardPoint):
+            self._card(point.uuid).card(point, settings)
+            self.ceilings[point.uuid].card(point)
+        else:
+            self.speed.server(point, settings)
+            self.flow.server(point, settings)
+
+    def _canary(self, point: CanaryPoint, settings: DriftSettings) -> None:
+        for part in (self.speed, self.window, self.flow, self.prefix, self.starts, self.elasticity):
+            part.canary(point, settings)
+        if point.outcome != Outcome.HUNG:  # an engine that stands still is a trouble of its own (judge/liveness.py), and not a queue
+            self.levels.canary(point, settings)
+        if point.gpu_uuid is not None:
+            self._card(point.gpu_uuid).canary(point, settings)
+            self.ceilings[point.gpu_uuid].canary(point)
+
+    def _card(self, uuid: str) -> CardChannel:
+        if uuid not in self.cards:
+            self.cards[uuid] = CardChannel(uuid)
+            self.ceilings[uuid] = Ceiling()
+        return self.cards[uuid]
+
+    def advance(self, now_us: int, settings: DriftSettings) -> bool:
+        """Close what is over by now. Whether what is found may have changed."""
+        before = self.speed.last_index
+        self.speed.advance(now_us, settings)
+        self.levels.advance(now_us, settings)
+        self.window.advance(now_us, settings)
+        for card in self.cards.values():
+            card.advance(now_us, settings)
+        closed = self.flow.advance(now_us, settings) or self.speed.last_index != before
+        signature = self._signature()
+        if not closed and signature == self.signature:
+            return False
+        was_open = bool(self.open)
+        self.signature = signature
+        self.open = {trouble.name: trouble for trouble in self._judge(now_us, settings)}
+        return was_open or bool(self.open)
+
+    def _signature(self) -> list[str]:
+        """What is open in the parts that wait for no block."""
+        signs = [f"{uuid} {name}" for uuid, card in self.cards.items() for name, latch in card.latches.items() if latch.open]
+        return signs + [name for name, state in self.levels.classes.items() if state.open is not None]
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def _judge(self, now_us: int, settings: DriftSettings) -> list[Trouble]:
+        effects = self._effects(settings)
+        levels = self.levels.effects(settings)
+        warned = [warning for card in self.cards.values() for warning in card.warnings(settings, self.elasticity)]
+        comparisons = self._compare(now_us, settings)
+        slower = _slower(comparisons, self.window.window.changed_us) if self.window.window is not None else {}
+        effects = {**slower, **effects}
+        workload = self.flow.workload_shift()
+        if not (effects or levels or warned or workload or comparisons):
+            return []
+        seen = Seen(
+            effects=effects,
+            levels=levels,
+            warned=warned,
+            signs=self._signs(effects or levels, warned, now_us, settings),
+            workload=workload,
+            changed_us=self._comparing(comparisons),
+            comparisons={c.channel: c.verdict for c in comparisons},
+        )
+        return troubles.judge(seen, self.open, now_us)
+
+    def _compare(self, now_us: int, settings: DriftSettings) -> list[Comparison]:
+        """Before and after a change; what the first hours have shown stays, for a comparison is costly."""
+        window = self.window.window
+        if window is None:
+            self.compared = []
+        elif not self.compared or now_us < window.changed_us + COMPARE_US:
+            self.compared = self.window.compare(settings)
+        return self.compared
+
+    def _effects(self, settings: DriftSettings) -> dict[str, Effect]:
+        """Slower decoding, first tokens, steps, a slow start, a lost cache; by channel."""
+        found = {effect.channel: effect for effect in self.speed.effects(settings)}
+        start = self.starts.effect(self.speed.start_offsets(), settings)
+        for effect in (start, self.prefix.effect()):
+            if effect is not None:
+                found[effect.channel] = effect
+        decode = found.get("decode")
+        if decode is not None and "start" not in found:
+            start_us = self.starts.restarted(decode.since_us, within_us=0)
+            if start_us is not None and self.starts.digest_changed(decode.since_us) is None:
+                found["start"] = Effect("start", decode.shift, start_us, decode.severity, decode.statistic)
+        return found
+
+    def _comparing(self, comparisons: Iterable[Comparison]) -> int | None:
+        """When the digest changed, while that is still being compared with before."""
+        window = self.window.window
+        if window is None or all(c.verdict in {"same", "faster"} for c in comparisons):
+            return None
+        return window.changed_us
+
+    def _signs(self, effects: dict[str, Effect], warned: list[Warned], now_us: int, settings: DriftSettings) -> Signs:
+        """All that attribution may look at, before the trouble began and now."""
+        since_us = min([e.since_us for e in effects.values()] + [w.since_us for w in warned], default=now_us)
+        held = [trouble.since_us for trouble in self.open.values() if trouble.name not in {"workload", "config"}]
+        since_us = min([since_us, *held])
+        felt_us = min((e.since_us for e in effects.values()), default=since_us)
+        before = (since_us - DAY_US, since_us - int(GUARD_BLOCKS * settings.block_s * SECOND_US))
+        now = (max(felt_us, now_us - HOUR_US), now_us + 1)
+        start_us = self.starts.process_start_us
+        return Signs(
+            effects=effects,
+            calm=tuple(c for c in COMPARED if c not in effects and self.speed.shift_since(c, felt_us, settings) is not None),
+            cards=tuple(self._card_signs(uuid, before, now, settings) for uuid in self.cards),
+            flow=self._flow_signs(before, now, settings),
+            since_us=felt_us,
+            restarted_us=self.starts.restarted(felt_us),
+            digest_changed_us=self.starts.digest_changed(felt_us),
+            slope_per_h=slope_per_h(self.speed.series("decode", settings), start_us) if effects else None,
+        )
+
+    def _card_signs(self, uuid: str, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings) -> CardSigns:
+        signs = self.cards[uuid].signs(before, now, settings)
+        top_util, top_power_w, idle_util = self.ceilings[uuid].signs(before, now)
+        return replace(signs, top_util=top_util, top_power_w=top_power_w, idle_util=idle_util)
+
+    def _flow_signs(self, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings) -> FlowSigns:
+        return replace(self.flow.signs(before, now, settings), cached_share=self.prefix.share())
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def findings(self, target: str, now_us: int, settings: DriftSettings) -> list[Finding]:  # noqa: ARG002 - as all judges are asked
+        """What is open, one finding a trouble."""
+        return [finding_of(trouble, target) for trouble in self.open.values()]
+
+    def suspicion(self, settings: DriftSettings) -> float:
+        """0..1: how near the speed or level channels are to an alarm; what is open already needs no closer look."""
+        return max(self.speed.suspicion(settings), self.levels.suspicion(settings))
+
+    def armed(self, settings: DriftSettings) -> list[Armed]:
+        """What works, and what still learns."""
+        found = [*self.levels.armed(settings), *(a for card in self.cards.values() for a in card.armed(settings))]
+        return [*found, *self.speed.armed(settings), *self.prefix.armed(), *self.flow.armed(settings)]
+
+    def relearn(self, now_us: int) -> None:
+        """A person has accepted what is now (a pin): it is what is normal."""
+        self.speed.relearn(now_us)
+        self.flow.relearn(now_us)
+        self.prefix.relearn()
+        self.starts.accept(now_us)
+        self.window.window = None
+        for card in self.cards.values():
+            card.relearn(now_us)
+        self.open = {name: trouble for name, trouble in self.open.items() if name == "level"}
+        self.signature = self._signature()
+
+
+def _slower(comparisons: Iterable[Comparison], changed_us: int) -> dict[str, Effect]:
+    """What is slower after a change of configuration than before, as effects that began with it."""
+    return {
+        c.channel: Effect(c.channel, c.shift, changed_us, Severity.WARNING, {"p_value": c.p_value, "before": c.before, "after": c.after})
+        for c in comparisons
+        if c.verdict == "slower" and c.shift is not None
+    }

@@ -1,0 +1,416 @@
+"""One metric of one configuration: what is normal, what is left of it block by block, and the effect that is open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import NamedTuple
+
+from monitor.judge.drift.blocks import Block, huber_mean, mad_sd
+from monitor.judge.drift.curve import LoadCurve
+from monitor.judge.drift.curvefit import add_missing, fit_curve, refine
+from monitor.judge.drift.cusum import LevelCusum, Sizes, StepWatch, Wander, log_threshold, warnings_per_month
+from monitor.judge.drift.dating import find_break
+from monitor.judge.drift.load import Entry, Gathering, Load, Taken
+from monitor.judge.drift.values import Armed, DriftSettings, Effect, Shift
+from monitor.model import Severity
+
+HOUR_S = 3600.0
+START_BLOCKS = 24  # the offset of a start is what its first two hours show
+MOST_STARTS = 16
+DETECTORS = 6  # two for each of three channels
+DEFAULT_SCATTER = 0.01  # of starts, until three of them are known
+LEAST_SCATTER = 0.003
+DATE_BLOCKS = 24  # the true onset is sought from two hours before the one that the tests found,
+MOST_DATED = 72  # and at most in the last six hours
+LEVEL_BLOCKS, LEVEL_LEAST = 96, 6  # what was before an effect: eight hours, at least half an hour
+NOW_BLOCKS = 6  # how large an effect is now: the last half hour
+CONFIRM_BLOCKS = 3  # an effect must have lasted so many blocks,
+CONFIRM_LARGE = 2  # one that takes a quarter so many
+QUARTER = -math.log(0.75)
+RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
+RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
+WANDER_LAGS = 24
+USUAL_TAU = 8.0  # blocks: 40 minutes
+USUAL_WANDER = 0.005  # before anything is known, and with the weight of half a day afterwards
+USUAL_BLOCKS = 144
+SHORT_BLOCKS = 576  # two days, before the correlation time itself can be learnt
+WANDER_TAUS = (3.0, 6.0, 8.0, 12.0, 24.0, 48.0)  # correlation times tried, in blocks
+
+
+class Metric(NamedTuple):
+    """What is fixed for a channel. Logarithms, as positive numbers."""
+
+    channel: str
+    name: str  # of the sample's field
+    drops: tuple[float, float]  # the sizes looked for
+    practical: float  # less is nobody's business
+    page: float  # so much is a page
+    sign: int  # +1: the field rises when things get better
+    least_wander: float  # standard deviation of the wander is taken to be at least this
+
+
+@dataclass(slots=True)
+class Start:
+    """How one start of the process differs from what is normal, by its first blocks."""
+
+    process_start_us: int
+    first_index: int
+    blocks: int = 0
+    weight: float = 0.0
+    total: float = 0.0
+
+    @property
+    def offset(self) -> float | None:
+        """Logarithm; below zero is slower."""
+        return self.total / self.weight if self.weight > 0 else None
+
+
+class StartOffset(NamedTuple):
+    """The same, handed out: logarithms, with the half width of a 95 % interval, and how far starts of this server scatter."""
+
+    process_start_us: int
+    first_us: int  # its first block
+    offset: float
+    half_width: float
+    blocks: int
+    scatter: float  # standard deviation of the offsets of the other starts
+    others: int  # how many other starts that is known from
+
+
+@dataclass(slots=True)
+class OpenEffect:
+    """An effect that was raised and has not gone away."""
+
+    onset: int
+    raised: int
+    level: float  # of the residual before it
+    drop: float  # when it was raised, logarithm, positive
+    evidence: float
+    threshold: float
+    recovery: float = 0.0
+
+
+@dataclass(slots=True)
+class Track:
+    """State of one metric under one configuration."""
+
+    gathered: Gathering = field(default_factory=Gathering)
+    curve: LoadCurve | None = None
+    model: Wander = field(default_factory=lambda: Wander(0.9, 1e-5))
+    watch: StepWatch = field(default_factory=StepWatch)
+    creep: LevelCusum = field(default_factory=LevelCusum)
+    blocks: list[Block] = field(default_factory=list)
+    effect: OpenEffect | None = None
+    starts: list[Start] = field(default_factory=list)
+    learnt_blocks: int = 0  # since learning began
+    canaries: int = 0
+    outside: int = 0  # canaries that met a load that is not known
+    first_index: int = 0
+    span: list[int] = field(default_factory=list)  # first and last block the reference was learnt from
+    next_fit: int = 0
+    next_level: int = 0
+
+    def close(
+        self, index: int, taken: Sequence[Taken], process_start_us: int | None, block_s: float, metric: Metric, s: DriftSettings
+    ) -> None:
+        """Take in one block. `taken` is of one process only."""
+        if not taken:
+            return
+        if not self.learnt_blocks:
+            self.first_index = index
+        ordered = sorted(taken, key=lambda t: (t.key, t.value, t.load.mates or 0.0))
+        self._begin(process_start_us, index)
+        if self.effect is None:
+            self.learnt_blocks += 1
+        self.canaries += len(ordered)
+        block = self._block(index, ordered, s)
+        if block is not None:
+            self._judge(block, block_s, metric, s)
+        if self._fit_due(index, block_s, s):
+            self._fit(index, block_s, metric, s)
+
+    def _block(self, index: int, taken: Sequence[Taken], s: DriftSettings) -> Block | None:
+        """The block's figure, by the canaries whose load is known; the others are kept for learning."""
+        curve, learning = self.curve, self.effect is None
+        known: list[Taken] = []
+        left: list[float] = []
+        noises: list[float] = []
+        error = 0.0
+        for t in taken:
+            expected = None if curve is None else curve.expected(t.key, t.load)
+            if expected is not None:
+                known.append(t)
+                left.append(t.value - expected.value)
+                noises.append(expected.noise)
+                error += expected.error
+            elif learning:
+                self.gathered.add(Entry(index, t.key, _short(t.load.mates), _short(t.load.prompts), round(t.value, 6)))
+                self.outside += curve is not None
+        if curve is None or len(known) < s.block_samples:
+            return None
+        mean, noise = huber_mean(left, noises)
+        if learning and len(known) > 1:
+            fair = math.sqrt(len(known) / (len(known) - 1))  # the mean holds the canary itself
+            for t, value, single in zip(known, left, noises, strict=True):
+                curve.observe(t.key, t.load, fair * (value - mean), single)
+        return Block(index, len(known), round(mean, 6), round(math.hypot(noise, error / len(known)), 6))
+
+    def _begin(self, process_start_us: int | None, index: int) -> None:
+        """A process that was not seen before begins a constant of its own, unless an effect is open: a restart alone proves no cure."""
+        if process_start_us is None or (self.starts and self.starts[-1].process_start_us == process_start_us):
+            return
+        scatter, _ = self.scatter()
+        self.starts.append(Start(process_start_us, index))
+        del self.starts[:-MOST_STARTS]
+        if self.effect is None and len(self.starts) > 1:
+            self.watch.restart(0.0, scatter, self.model)
+            self.creep = LevelCusum()
+
+    def scatter(self, without_us: int | None = None) -> tuple[float, int]:
+        """How far starts of this server differ from each other (standard deviation), and from how many that is known."""
+        offsets = [x.offset for x in self.starts if x.process_start_us != without_us and x.blocks >= 3 and x.offset is not None]
+        known = [offset for offset in offsets if offset is not None]
+        return (max(LEAST_SCATTER, mad_sd(known)) if len(known) >= 3 else DEFAULT_SCATTER), len(known)
+
+    def _judge(self, block: Block, block_s: float, metric: Metric, s: DriftSettings) -> None:
+        self.blocks.append(block)
+        oldest = block.number - round(s.remember_days * 24 * HOUR_S / block_s)
+        while self.blocks[0].number < oldest:
+            del self.blocks[0]
+        if self.starts and self.starts[-1].blocks < START_BLOCKS:
+            start = self.starts[-1]
+            weight = 1.0 / (block.noise**2 + self.model.white + self.model.variance)
+            start.blocks += 1
+            start.weight += weight
+            start.total += weight * block.residual
+            if start.blocks == START_BLOCKS and self.effect is None:
+                self.watch.settle()
+        if self.effect is not None:
+            self._recover(block, metric)
+            return
+        small, large = metric.drops
+        self.watch.step(block.number, block.residual, block.noise, self.model, Sizes(small, large, small * block_s / HOUR_S))
+        long_run = self.model.variance * (1 + self.model.phi) / (1 - self.model.phi)
+        self.creep.step(block.number, block.residual - self.watch.constant, block.noise**2 + self.model.white + long_run, small)
+        threshold = warning_threshold(s, block_s)
+        onset = self.watch.likeliest()
+        if self.watch.log_sum > threshold and onset is not None:
+            self._raise(block, onset.block, onset.constant, self.watch.log_sum, threshold, metric)
+        if self.effect is None and self.creep.total > threshold:
+            self._raise(block, self.creep.since, 0.0, self.creep.total, threshold, metric)
+
+    def _raise(self, block: Block, onset: int, swallowed: float, evidence: float, threshold: float, metric: Metric) -> None:
+        """Open an effect, if it is large enough for anybody, has lasted, and has not gone away again."""
+        since = [b for b in self.blocks if b.number >= onset]
+        level = self._level_before(onset, swallowed, since)
+        change = self._mean(since) - level
+        if len(since) < (CONFIRM_LARGE if change < -QUARTER else CONFIRM_BLOCKS):
+            return
+        lately, last = self._mean(since[-CONFIRM_BLOCKS:]) - level, block.residual - level
+        gone = max(lately, last + metric.practical / 2) > -metric.practical
+        if gone or change > -metric.practical / 2 or change + self._half_width(since) > 0:
+            return
+        self.effect = OpenEffect(self._dated(onset), block.number, level, -lately, evidence, threshold)
+
+    def _dated(self, onset: int) -> int:
+        """The block with which it most likely began (dating.py), from some hours before the onset that the tests found until now."""
+        first = self.starts[-1].first_index if self.starts else 0
+        near = [b for b in self.blocks if b.number >= max(first, onset - DATE_BLOCKS)][-MOST_DATED:]
+        variances = [b.noise**2 + self.model.white + self.model.variance for b in near]
+        found = find_break([b.residual for b in near], variances)
+        return onset if found is None else near[found.start].number
+
+    @property
+    def evidence(self) -> float:
+        """How much speaks for an effect: the larger of the two tests, comparable with the threshold."""
+        return max(self.watch.log_sum, self.creep.total)
+
+    def _level_before(self, onset: int, swallowed: float, since: Sequence[Block]) -> float:
+        """The level of this process before the onset: its constant, less the share of the drop that the filter took for it.
+
+        A process whose constant is not known yet is told by its last hours before the onset, and one that dropped as soon as it began is
+        compared with what is normal (zero).
+        """
+        start = self.starts[-1] if len(self.starts) > 1 else None
+        if start is None or start.blocks >= START_BLOCKS or not swallowed:
+            share = min(0.9, swallowed)
+            return (self.watch.constant - self._mean(since) * share) / (1.0 - share)
+        ahead = [b for b in self.blocks if start.first_index <= b.number < onset][-LEVEL_BLOCKS:]
+        return self._mean(ahead) if len(ahead) >= LEVEL_LEAST else 0.0
+
+    def _mean(self, blocks: Sequence[Block]) -> float:
+        spreads = [math.sqrt(b.noise**2 + self.model.white + self.model.variance) for b in blocks]
+        return huber_mean([b.residual for b in blocks], spreads)[0]
+
+    def _half_width(self, blocks: Sequence[Block]) -> float:
+        return 1.96 * self.watch.mean_spread(len(blocks), fmean([b.noise for b in blocks]), self.model)
+
+    def _recover(self, block: Block, metric: Metric) -> None:
+        """Back to normal against as it was, block by block (a CUSUM on the likelihood ratio, clipped)."""
+        effect = self.effect
+        if effect is None:
+            return
+        drop = min(effect.drop, 3 * metric.drops[1])
+        variance = block.noise**2 + self.model.white + self.model.variance
+        gain = drop * (block.residual - effect.level + drop / 2) / variance
+        effect.recovery = max(0.0, effect.recovery + max(-RECOVERY_STEP, min(RECOVERY_STEP, gain)))
+        if effect.recovery >= RECOVERED:
+            self.effect = None
+            self.watch.restart(effect.level, math.sqrt(self.watch.var_constant), self.model)
+            self.creep = LevelCusum()
+
+    def _fit_due(self, index: int, block_s: float, s: DriftSettings) -> bool:
+        if self.effect is not None or index < self.next_fit or self.learnt_blocks < s.learn_blocks:
+            return False
+        long_enough = (index - self.first_index + 1) * block_s >= s.learn_h * HOUR_S
+        return long_enough and self.evidence <= warning_threshold(s, block_s) / 3
+
+    def _fit(self, index: int, block_s: float, metric: Metric, s: DriftSettings) -> None:
+        """Learn what is normal, the first time from what was gathered; then refine it every day, and its level after twice the time."""
+        day, week = round(24 * HOUR_S / block_s), round(s.remember_days * 24 * HOUR_S / block_s)
+        self.next_fit = index + min(day, max(s.learn_blocks, index - self.first_index + 1))
+        if self.curve is None:
+            self.curve = fit_curve(self.gathered, s.support_samples)
+            if self.curve is None:
+                return
+            self.blocks = self._blocks_gathered(s)
+            self.gathered.forget_where(self.curve.knows)
+            self._set_level(index, week, metric)
+            self.watch.restart(0.0, self.watch.mean_spread(len(self.blocks), 0.0, self.model), self.model)
+            return
+        refine(self.curve)
+        self.gathered.forget_before(index - week)
+        add_missing(self.curve, self.gathered, s.support_samples)
+        if index >= self.next_level:
+            self._set_level(index, week, metric)
+
+    def _set_level(self, index: int, week: int, metric: Metric) -> None:
+        """What is normal is the middle of what is remembered."""
+        self.span = [max(self.first_index, index - week), index]
+        self.next_level = index + min(week, index - self.first_index + 1)
+        self._shift(median(b.residual for b in self.blocks) if self.blocks else 0.0)
+        self.model = fit_wander(self.blocks, metric.least_wander)
+
+    def _blocks_gathered(self, s: DriftSettings) -> list[Block]:
+        grouped: dict[int, list[Taken]] = {}
+        for entry in self.gathered.entries():
+            grouped.setdefault(entry.block, []).append(Taken(entry.key, Load(entry.mates, entry.prompts), entry.value))
+        found = [self._block(index, taken, s) for index, taken in sorted(grouped.items())]
+        return [block for block in found if block is not None]
+
+    def _shift(self, by: float) -> None:
+        """The level is another one: what was measured against the old one moves along."""
+        if self.curve is not None:
+            self.curve.levels = {key: level + by for key, level in self.curve.levels.items()}
+        self.blocks = [b._replace(residual=round(b.residual - by, 6)) for b in self.blocks]
+        self.watch.constant -= by
+        for start in self.starts:
+            start.total -= by * start.weight
+
+    def shift_since(self, index: int, until: int, metric: Metric) -> Shift | None:
+        """How much the metric differs from normal in these blocks, whether or not an effect is open; None where nothing is known."""
+        level = self.effect.level if self.effect is not None else self.watch.constant
+        inside = [b for b in self.blocks if index <= b.number <= until]
+        if self.curve is None or not inside:
+            return None
+        return Shift.of_log(metric.name, metric.sign * (self._mean(inside) - level), self._half_width(inside))
+
+    def as_effect(self, metric: Metric, start_us: int, now_index: int) -> Effect | None:
+        """What is open, as it stands now. `start_us`: of the block of the onset."""
+        effect = self.effect
+        if effect is None:
+            return None
+        shift = self.shift_since(max(effect.onset, now_index - NOW_BLOCKS + 1), now_index, metric)
+        if shift is None:  # nothing comparable lately: as it was when it was raised
+            shift = Shift.of_log(metric.name, -metric.sign * effect.drop, effect.drop)
+        large = metric.sign * math.log1p(max(-99.0, shift.change_pct) / 100.0) <= -metric.page
+        statistic = {"evidence": effect.evidence, "threshold": effect.threshold, "blocks": now_index - effect.onset + 1}
+        return Effect(metric.channel, shift, start_us, Severity.PAGE if large else Severity.WARNING, statistic)
+
+    def armed(self, what: str, block_s: float, s: DriftSettings) -> Armed:
+        """Whether it works yet."""
+        if self.curve is None:
+            hours, needed = self.learnt_blocks * block_s / HOUR_S, max(s.learn_h, s.learn_blocks * block_s / HOUR_S)
+            return Armed(what, False, f"learns what is normal: {hours:.1f} of {needed:g} hours with canaries")
+        hours = (self.span[1] - self.span[0] + 1) * block_s / HOUR_S
+        return Armed(what, True, f"learnt from {self.canaries} canaries, {hours:.0f} hours, {self.curve.words()}")
+
+    def relearn(self) -> None:
+        """What is now is normal: the level moves to that of the effect that is open, else to the last half hour's, and is known no better
+        than their blocks tell; curve and noise stay."""
+        if self.curve is None:
+            return
+        since = [b for b in self.blocks if self.effect is not None and b.number >= self.effect.onset]
+        self.blocks = since[-START_BLOCKS:] if len(since) >= NOW_BLOCKS else self.blocks[-NOW_BLOCKS:]
+        self.effect = None
+        if self.blocks:
+            self._shift(self._mean(self.blocks))
+            self.first_index = self.blocks[0].number
+            self.next_level = self.blocks[-1].number + START_BLOCKS
+        scatter = self._half_width(self.blocks) / 1.96 if self.blocks else DEFAULT_SCATTER
+        self.watch.restart(0.0, scatter, self.model)
+        self.creep = LevelCusum()
+
+    def rest(self) -> None:
+        """Another configuration runs: keep what is normal under this one, and little else."""
+        self.effect = None
+        self.blocks = self.blocks[-START_BLOCKS:]
+        self.gathered = Gathering()
+        self.watch.restart(0.0, self.scatter()[0], self.model)
+        self.creep = LevelCusum()
+
+
+def warning_threshold(s: DriftSettings, block_s: float) -> float:
+    """Evidence from which an effect is a warning."""
+    return log_threshold(warnings_per_month(s), block_s, DETECTORS)
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def fit_wander(blocks: Sequence[Block], least: float) -> Wander:
+    """Slow wander and fast extra noise of healthy block residuals, by their autocovariance up to two hours apart.
+
+    Sampling noise is not correlated from block to block, so every lag above zero shows the wander alone; what lag zero has beyond wander
+    and sampling noise is `white`. Short histories do not show the slow part: its variance is raised by the share they miss.
+    """
+    usual = Wander(math.exp(-1 / USUAL_TAU), max(least, USUAL_WANDER) ** 2)
+    if len(blocks) < 2 * WANDER_LAGS:
+        return usual
+    middle = median(b.residual for b in blocks)
+    limit = 4 * max(1e-6, mad_sd([b.residual for b in blocks], middle))
+    values = {b.number: max(-limit, min(limit, b.residual - middle)) for b in blocks}
+    covariance = [_covariance(values, lag) for lag in range(WANDER_LAGS + 1)]
+    _, tau, variance = min((_fitted(covariance, tau) for tau in WANDER_TAUS), key=lambda fit: fit[0])
+    if len(blocks) < SHORT_BLOCKS:
+        tau = USUAL_TAU
+        variance = _fitted(covariance, tau)[2]
+    variance = (len(blocks) * variance + USUAL_BLOCKS * usual.variance) / (len(blocks) + USUAL_BLOCKS)
+    variance = max(least * least, variance * (1.0 + 6.0 * tau / len(blocks)))
+    white = max(0.0, covariance[0] - variance - fmean([b.noise**2 for b in blocks]))
+    return Wander(math.exp(-1.0 / tau), variance, white)
+
+
+def _covariance(values: dict[int, float], lag: int) -> float:
+    products = [value * other for index, value in values.items() if (other := values.get(index + lag)) is not None]
+    return fmean(products) if products else 0.0
+
+
+def _fitted(covariance: Sequence[float], tau: float) -> tuple[float, float, float]:
+    """Squared error, tau and variance of the best exponential with this correlation time, over a constant for what is slower still.
+
+    The slower part (the time of day) is too small and too slow to be taken for a drop, and is left out of the wander.
+    """
+    shape = [math.exp(-lag / tau) for lag in range(1, len(covariance))]
+    seen = covariance[1:]
+    mean_shape, mean_seen = fmean(shape), fmean(seen)
+    bent = sum((x - mean_shape) ** 2 for x in shape)
+    variance = max(0.0, sum((c - mean_seen) * (x - mean_shape) for c, x in zip(seen, shape, strict=True)) / bent)
+    slow = mean_seen - variance * mean_shape
+    if slow < 0:
+        slow, variance = 0.0, max(0.0, sum(c * x for c, x in zip(seen, shape, strict=True)) / sum(x * x for x in shape))
+    return sum((c - slow - variance * x) ** 2 for c, x in zip(seen, shape, strict=True)), tau, variance

@@ -1,0 +1,273 @@
+"""One root trouble, one finding: what the parts see is put together, given a cause, and kept steady while it is open. Pure.
+
+A queue behind a batch job is a service level and not slow decoding too; an early warning of a card and the slower decoding that follows
+are one incident, which gets louder; three cards in one hot room are one. What was named first stays, unless more is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from monitor.judge.drift.causes import Attribution, attribute, figures
+from monitor.judge.drift.proofs import Look, clock_down
+from monitor.judge.drift.values import HOUR_US, Effect, Signs, Warned
+from monitor.model import Cause, Kind, Severity
+
+LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
+THERMAL = (Cause.HEAT, Cause.MEMORY_HEAT)
+POWER = (Cause.POWER_CAP, Cause.POWER_BRAKE)
+FAMILY: Mapping[Cause, Kind] = {**dict.fromkeys(THERMAL, Kind.THERMAL), **dict.fromkeys(POWER, Kind.POWER)}
+#: What the warnings of cards may say, with scores beside those of causes.py: a card that says it itself is worth a little more.
+CARD_SCORES: Mapping[Cause, float] = {
+    Cause.POWER_BRAKE: 7.0,
+    Cause.MEMORY_HEAT: 6.5,
+    Cause.HEAT: 6.0,
+    Cause.POWER_CAP: 5.5,
+    Cause.HIDDEN_LIMIT: 4.5,
+}
+SETTLE_US = HOUR_US  # so long the newest attribution counts; after that only a better proven one replaces what was named
+DECIDE_US = 24 * HOUR_US  # after so long nothing new can be learnt from before and after
+CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What is open: in plain data, so that it can be stored. Kind, cause and severity are the words of the closed lists."""
+
+    name: str  # main, level, thermal, power, config, workload
+    kind: str
+    subject: str
+    severity: str
+    since_us: int
+    opened_us: int
+    cause: str | None = None
+    score: float = 0.0
+    evidence: dict[str, Any] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)  # sentences of the card's warnings
+    look_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that the parts say at one moment."""
+
+    effects: Mapping[str, Effect]  # decode, ttft, steps, start, cache
+    levels: Mapping[str, Effect]  # by traffic class
+    warned: Sequence[Warned]
+    signs: Signs  # beside `effects`, or where there are none, beside the levels
+    workload: tuple[int, float, float] | None = None
+    changed_us: int | None = None  # a change of the digest that is still being compared
+    comparisons: Mapping[str, Any] = field(default_factory=dict)
+
+
+def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]:
+    """What is open now, each trouble once."""
+    cards = _card_troubles(seen, held, now_us)
+    main = _main(seen, cards, held, now_us)
+    if main is not None and main.name in cards:
+        cards[main.name], main = main, None
+    speed = cards.pop("main", None)
+    level = _level(seen, main, cards, held, now_us)
+    if level is not None and main is not None and level.cause == Cause.QUEUEING and main.cause in {Cause.QUEUEING, Cause.UNEXPLAINED}:
+        main = None
+    found = [*cards.values(), main or speed, level, _workload(seen, held, now_us), _config(seen, main, cards, held, now_us)]
+    return [trouble for trouble in found if trouble is not None]
+
+
+# -- cards ------------------------------------------------------------------------------------------------------------
+
+
+def _card_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict[str, Trouble]:
+    """The warnings of all cards, by what they are about: thermal, power, or (main) a clock that is low for another reason."""
+    grouped: dict[str, list[Warned]] = {}
+    for warning in [_explained(warning, seen) for warning in seen.warned]:
+        grouped.setdefault(_name_of(_cause_of(warning)), []).append(warning)
+    return {name: _of_warnings(name, warnings, held.get(name), now_us) for name, warnings in grouped.items()}
+
+
+def _name_of(cause: Cause) -> str:
+    """Of the trouble that a cause makes: what a card is held back by, or anything else that is slow."""
+    return FAMILY[cause].value if cause in FAMILY else "main"
+
+
+def _explained(warning: Warned, seen: Seen) -> Warned:
+    """A low clock that the card itself does not explain may be explained by how it was before and is now."""
+    if _cause_of(warning) is not Cause.UNEXPLAINED:
+        return warning
+    card = next((card for card in seen.signs.cards if card.uuid == warning.subject), None)
+    why = attribute(Signs({}, (), () if card is None else (card,), seen.signs.flow))
+    return replace(warning, evidence={**warning.evidence, "cause": why.cause.value}) if why.cause in CARD_SCORES else warning
+
+
+def _cause_of(warning: Warned) -> Cause:
+    return Cause(warning.evidence.get("cause", Cause.UNEXPLAINED))
+
+
+def _of_warnings(name: str, warnings: Sequence[Warned], held: Trouble | None, now_us: int) -> Trouble:
+    loudest = max(warnings, key=lambda w: (LOUDNESS.index(w.severity), CARD_SCORES.get(_cause_of(w), 0.0), -w.since_us))
+    cause, kind = _cause_of(loudest), FAMILY.get(_cause_of(loudest), Kind.SPEED)
+    subject = held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
+    since_us = min([w.since_us for w in warnings] + ([held.since_us] if held is not None else []))
+    evidence = {
+        "signs": sorted({w.sign for w in warnings}),
+        "cards": sorted({w.subject for w in warnings}),
+        **{key: value for key, value in loudest.evidence.items() if key != "cause"},
+    }
+    told = list(dict.fromkeys(w.summary for w in sorted(warnings, key=lambda w: -LOUDNESS.index(w.severity))))
+    opened_us = held.opened_us if held is not None else now_us
+    return Trouble(name, kind, subject, loudest.severity, since_us, opened_us, cause, CARD_SCORES.get(cause, 0.0), evidence, told)
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
+    """Slower decoding, first tokens, engine steps or starts, and why. Where a card explains it, it is that card's trouble, by its name."""
+    if not seen.effects:
+        return None
+    why = attribute(seen.signs)
+    by_card = _explaining(seen, cards)
+    if by_card is not None and why.cause is not Cause.CACHE_LOST:
+        return _louder(by_card, seen, why)
+    before = held.get("main") or held.get(_name_of(why.cause))
+    cause, kind, score = _steady(why, before, now_us)
+    name = _name_of(cause)
+    subject = _subject(kind, seen, why, before)
+    severity = max((effect.severity for effect in seen.effects.values()), key=LOUDNESS.index)
+    since_us = min([effect.since_us for effect in seen.effects.values()] + ([before.since_us] if before is not None else []))
+    opened_us = before.opened_us if before is not None else now_us
+    evidence = evidence_of(seen.effects, seen.signs, why)
+    return Trouble(name, kind, subject, severity, since_us, opened_us, cause, score, evidence, [], why.look_at)
+
+
+def _explaining(seen: Seen, cards: Mapping[str, Trouble]) -> Trouble | None:
+    """The card's trouble that slows things down: a warning or a page, and its clock is not known to be as it was."""
+    loud = [t for t in cards.values() if t.severity != Severity.INFO and t.cause != Cause.UNEXPLAINED]
+    for trouble in sorted(loud, key=lambda t: -t.score):
+        looks = [Look(seen.signs, card) for card in seen.signs.cards if card.uuid in trouble.evidence["cards"]]
+        if trouble.cause in POWER or any(clock_down(look) is not False for look in looks):
+            return trouble
+    return None
+
+
+def _louder(trouble: Trouble, seen: Seen, why: Attribution) -> Trouble:
+    """An early warning that is felt now is a page."""
+    evidence = {**trouble.evidence, **evidence_of(seen.effects, seen.signs, why)}
+    since_us = min(trouble.since_us, *(effect.since_us for effect in seen.effects.values()))
+    return Trouble(
+        trouble.name, trouble.kind, trouble.subject, Severity.PAGE, since_us, trouble.opened_us, trouble.cause, trouble.score, evidence,
+        trouble.told, trouble.look_at,
+    )  # fmt: skip
+
+
+def _steady(why: Attribution, before: Trouble | None, now_us: int) -> tuple[Cause, Kind, float]:
+    """The cause as it is named: the newest in the first hour, later only what is better proven."""
+    if before is None or before.cause in {None, Cause.UNEXPLAINED} or (now_us < before.opened_us + SETTLE_US and why.score > 0):
+        return why.cause, why.kind, why.score
+    if now_us < before.opened_us + DECIDE_US and why.score > before.score + 0.5:
+        return why.cause, why.kind, why.score
+    return Cause(before.cause), Kind(before.kind), before.score
+
+
+def _subject(kind: Kind, seen: Seen, why: Attribution, before: Trouble | None) -> str:
+    if before is not None and before.kind == kind:
+        return before.subject
+    if kind in {Kind.THERMAL, Kind.POWER} and why.card is not None:
+        return why.card.uuid
+    if kind is Kind.CONFIG_CHANGE:
+        return "fingerprint"
+    if kind is Kind.SERVICE_LEVEL and seen.levels:
+        return min(seen.levels, key=lambda name: (seen.levels[name].since_us, name))
+    first = next((channel for channel in CHANNEL_ORDER if channel in seen.effects), "decode")
+    return {"start": "decode", "cache": "ttft", "steps": "decode"}.get(first, first)
+
+
+def evidence_of(effects: Mapping[str, Effect], signs: Signs, why: Attribution) -> dict[str, Any]:
+    """The numbers a finding rests on. The figure at the top is that of the channel that is listed first."""
+    listed = [effects[channel] for channel in (*CHANNEL_ORDER, "level") if channel in effects]
+    evidence: dict[str, Any] = {}
+    if listed:
+        evidence |= figure(listed[0])
+    evidence["effects"] = [{"channel": e.channel, **figure(e), "since_us": e.since_us, "test": dict(e.statistic)} for e in listed]
+    evidence["calm"] = list(signs.calm)
+    evidence["seen"] = dict(why.seen)
+    evidence["readings"] = figures(signs, why.card)
+    if signs.slope_per_h is not None:
+        evidence["slope_pct_per_h"] = round(100.0 * signs.slope_per_h, 3)
+    if why.also:
+        evidence["also_possible"] = [cause.value for cause in why.also]
+    if why.missing:
+        evidence["missing"] = list(why.missing)
+    return evidence
+
+
+def figure(effect: Effect) -> dict[str, Any]:
+    """Metric and change in per cent with its interval."""
+    shift = effect.shift
+    rounded = [round(value, 2) for value in (shift.change_pct, shift.low_pct, shift.high_pct)]
+    return {"metric": shift.metric, "change_pct": rounded[0], "low_pct": rounded[1], "high_pct": rounded[2]}
+
+
+# -- levels, workload, configuration ----------------------------------------------------------------------------------
+
+
+def _level(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
+    """Classes that wait too long, as one trouble; none where something else that is open explains it and came first."""
+    if not seen.levels:
+        return None
+    before = held.get("level")
+    felt = [t for t in (*cards.values(), main) if t is not None and "effects" in t.evidence]
+    explains = next((t for t in felt if t.cause != Cause.UNEXPLAINED), None)
+    if explains is not None and explains.cause != Cause.QUEUEING and before is None:
+        explains.severity = Severity.PAGE
+        explains.evidence["levels"] = {name: figure(effect) for name, effect in sorted(seen.levels.items())}
+        return None
+    worst = min(seen.levels, key=lambda name: (seen.levels[name].since_us, name))
+    signs = _with_level(seen, seen.levels[worst])
+    why = attribute(signs)
+    if explains is not None and why.cause is Cause.UNEXPLAINED:
+        cause, score = Cause(str(explains.cause)), explains.score
+    else:
+        cause, _, score = _steady(why, before, now_us)
+    evidence = evidence_of({"level": seen.levels[worst]}, signs, why)
+    evidence["levels"] = {name: {**figure(effect), **effect.statistic} for name, effect in sorted(seen.levels.items())}
+    if seen.effects:
+        evidence["felt_too"] = [{"channel": e.channel, **figure(e)} for e in seen.effects.values()]
+    subject = before.subject if before is not None else worst
+    since_us = min([e.since_us for e in seen.levels.values()] + ([before.since_us] if before is not None else []))
+    opened_us = before.opened_us if before is not None else now_us
+    return Trouble("level", Kind.SERVICE_LEVEL, subject, Severity.PAGE, since_us, opened_us, cause, score, evidence, [], why.look_at)
+
+
+def _with_level(seen: Seen, effect: Effect) -> Signs:
+    signs = seen.signs
+    return Signs(
+        {**signs.effects, "level": effect}, signs.calm, signs.cards, signs.flow, signs.since_us, signs.restarted_us,
+        signs.digest_changed_us, signs.slope_per_h, signs.neighbours,
+    )  # fmt: skip
+
+
+def _workload(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
+    if seen.workload is None:
+        return None
+    since_us, usual, now = seen.workload
+    change_pct = round(100.0 * (now / usual - 1.0), 1)
+    evidence = {"metric": "prompt_tokens", "change_pct": change_pct, "usual_tokens": round(usual), "tokens": round(now)}
+    opened_us = held["workload"].opened_us if "workload" in held else now_us
+    look_at = "whether the probes still ask what users ask: longer prompts need a probe of their length, and a new pin"
+    return Trouble("workload", Kind.WORKLOAD_SHIFT, "prompt_tokens", Severity.INFO, since_us, opened_us, None, 0.0, evidence, [], look_at)
+
+
+def _config(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
+    """Only the digest tells that something changed: said while it is being compared with before, unless a trouble that is open has it."""
+    if seen.changed_us is None or (main is not None and main.kind == Kind.CONFIG_CHANGE):
+        return None
+    if "power" in cards and "power_limit" in cards["power"].evidence["signs"]:  # the limit is part of the digest
+        return None
+    opened_us = held["config"].opened_us if "config" in held else now_us
+    evidence = {"compared": dict(seen.comparisons)}
+    look_at = "vllm-canary fingerprint: what changed, and whether it was meant"
+    words = ("config", Kind.CONFIG_CHANGE, "fingerprint", Severity.INFO)
+    return Trouble(*words, seen.changed_us, opened_us, Cause.CONFIG_CHANGE, 0.0, evidence, [], look_at)

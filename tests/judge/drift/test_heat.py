@@ -1,0 +1,408 @@
+"""One card, watched for what will be felt later."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from cardstories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of, warmed
+from pydantic import TypeAdapter
+
+from monitor.judge.drift.heat import CardChannel
+from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, DriftSettings, Warned
+from monitor.model import CanaryPoint, CardPoint, Severity
+
+ADAPTER = TypeAdapter(CardChannel)
+
+
+def only(channel: CardChannel) -> Warned:
+    (warning,) = channel.warnings(SETTINGS)
+    return warning
+
+
+# -- what needs no learning -------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_card_is_silent() -> None:
+    assert signs_of(Story().play(8).channel()) == []
+
+
+def test_throttling_is_warned_of_from_the_first_minutes_on() -> None:
+    story = Story().play(0.1, thermal=0.2)
+    warning = only(story.channel())
+    assert (warning.sign, warning.severity, warning.subject) == ("thermal_duty", Severity.WARNING, "GPU-1")
+    assert warning.evidence["cause"] == "heat"
+    assert warning.evidence["thermal_duty"] == pytest.approx(0.2, abs=0.03)
+    assert "held back for heat 20 % of the time, usually at most 0 %" in warning.summary
+
+
+def test_the_onset_is_dated_to_the_minute_in_which_it_began() -> None:
+    story = Story().play(2.0).play(0.2, thermal=0.5)
+    assert only(story.channel()).since_us == pytest.approx(START_US + 2 * HOUR_US, abs=MINUTE_US)
+
+
+def test_a_minute_of_throttling_is_nobodys_business() -> None:
+    assert signs_of(Story().play(1.0).play(1 / 60, thermal=0.5).play(0.1).channel()) == []
+
+
+def test_a_card_that_always_throttles_a_little_is_warned_of_only_above_its_own_usual() -> None:
+    chronic = Story(every_s=60).play(30.0, thermal=0.015)
+    assert signs_of(chronic.channel()) == []
+    assert signs_of(chronic.play(0.2, thermal=0.06).channel()) == ["thermal_duty"]
+
+
+def test_it_is_over_after_a_quarter_of_an_hour_without() -> None:
+    story = Story().play(0.2, thermal=0.5)
+    assert signs_of(story.play(0.2).channel()) == ["thermal_duty"]
+    assert signs_of(story.play(0.1).channel()) == []
+
+
+def test_silence_closes_nothing() -> None:
+    channel = Story().play(0.2, thermal=0.5).channel()
+    channel.advance(START_US + 24 * HOUR_US, SETTINGS)
+    assert signs_of(channel) == ["thermal_duty"]
+
+
+def test_counters_that_cannot_be_read_leave_the_bits_and_it_is_said() -> None:
+    blind = HEALTHY._replace(throttle_thermal_ns=None, event_reasons=0x20)
+    warning = only(Story(blind).play(0.2).channel())
+    assert warning.sign == "thermal_duty"
+    assert "its counter cannot be read" in warning.summary
+
+
+@pytest.mark.parametrize("bit", [0x1, 0x2, 0x4, 0x8, 0x10, 0x100, 0x200, 0x400])
+def test_bits_that_are_set_on_healthy_cards_say_nothing(bit: int) -> None:
+    """SwPowerCap is on all the time on many (an RTX 2080S even at idle), unknown bits may come."""
+    assert signs_of(Story(HEALTHY._replace(event_reasons=bit)).play(3.0, power=1.0).channel()) == []
+
+
+@pytest.mark.parametrize(("bit", "sign", "cause"), [(0x48, "hw_thermal", "heat"), (0x88, "brake", "power_brake")])
+def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(bit: int, sign: str, cause: str) -> None:
+    channel = Story().play(1.0).channel()
+    now_us = START_US + HOUR_US + 3 * MINUTE_US
+    channel.card(HEALTHY._replace(at_us=now_us, event_reasons=bit), SETTINGS)
+    assert signs_of(channel) == []
+    channel.card(HEALTHY._replace(at_us=now_us + 5 * SECOND_US, event_reasons=bit), SETTINGS)
+    warning = only(channel)
+    assert (warning.sign, warning.severity, warning.since_us) == (sign, Severity.PAGE, now_us)
+    assert warning.evidence["cause"] == cause
+
+
+def test_a_slowdown_that_flashes_is_not_one() -> None:
+    story = Story().play(0.3)
+    story.points = [p._replace(event_reasons=0x88 if i % 2 else 0) for i, p in enumerate(story.points)]
+    assert signs_of(story.channel()) == []
+
+
+def test_a_brake_is_over_five_minutes_after_its_last_look() -> None:
+    braked = Story().play(0.5).play(0.2, lambda p, _: p._replace(event_reasons=0x88, sm_clock_mhz=990.0), brake=1.0)
+    assert "brake" in signs_of(braked.channel())
+    assert signs_of(braked.play(0.15).channel()) == []
+
+
+def test_little_margin_while_it_works_is_warned_of_and_not_while_it_idles() -> None:
+    hot = HEALTHY._replace(margin_c=3.0, temp_c=84.0)
+    assert only(Story(hot).play(0.2).channel()).sign == "margin"
+    assert signs_of(Story(hot._replace(util=0.0)).play(0.2).channel()) == []
+
+
+def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
+    hot = HEALTHY._replace(margin_c=3.0, temp_c=52.0, mem_temp_c=95.0)
+    warning = only(Story(hot).play(0.2).channel())
+    assert warning.evidence["cause"] == "memory_heat"
+    assert "memory 95 °C" in warning.summary
+
+
+def test_a_card_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> None:
+    quiet = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
+    quiet.play(0.3, lambda p, _: p._replace(temp_c=54.0, sm_clock_mhz=1700.0), thermal=0.9)
+    assert only(quiet.channel()).evidence["cause"] == "memory_heat"
+    hot = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
+    hot.play(0.3, lambda p, _: p._replace(temp_c=84.0, sm_clock_mhz=1700.0), thermal=0.9)
+    assert only(hot.channel()).evidence["cause"] == "heat"
+
+
+def test_a_known_limit_of_the_memory_counts_where_the_card_tells_no_margin() -> None:
+    volta = HEALTHY._replace(margin_c=None, temp_c=70.0, mem_temp_c=83.0)
+    settings = DriftSettings(memory_max_c=85.0)
+    channel = Story(volta).play(0.2).channel(settings)
+    (warning,) = channel.warnings(settings)
+    assert (warning.sign, warning.evidence["cause"]) == ("margin", "memory_heat")
+    assert signs_of(Story(volta).play(0.2).channel()) == []
+
+
+def test_a_lowered_power_limit_is_told_with_both_figures() -> None:
+    story = Story().play(1.0).play(0.2, lambda p, _: p._replace(power_limit_w=390.0, power_w=389.0))
+    warning = only(story.channel())
+    assert (warning.sign, warning.severity) == ("power_limit", Severity.WARNING)
+    assert "may draw 390 W, and could draw 700 W before" in warning.summary
+    assert warning.evidence["cause"] == "power_cap"
+
+
+def test_a_limit_that_binds_nothing_is_only_mentioned() -> None:
+    story = Story().play(1.0).play(0.2, lambda p, _: p._replace(power_limit_w=600.0))
+    assert only(story.channel()).severity is Severity.INFO
+
+
+def test_a_limit_that_was_raised_is_the_new_one_after_half_an_hour() -> None:
+    story = Story(HEALTHY._replace(power_limit_w=500.0)).play(1.0)
+    story.point = story.point._replace(power_limit_w=700.0)
+    story.play(1.0)
+    assert signs_of(story.channel()) == []
+    story.point = story.point._replace(power_limit_w=500.0)
+    assert signs_of(story.play(0.2).channel()) == ["power_limit"]
+
+
+# -- what is learnt ---------------------------------------------------------------------------------------------------
+
+
+def slowed(clock: float, watts: float | None = None, **changes: object) -> Story:
+    """Three healthy hours, then a quarter of an hour at another clock."""
+    power = 400.0 if watts is None else watts
+    return Story().play(3.0).play(0.25, lambda p, _: p._replace(sm_clock_mhz=clock, power_w=power, **changes))
+
+
+def test_a_clock_below_what_the_card_does_at_this_power_is_warned_of_with_what_it_costs() -> None:
+    warning = only(slowed(1860.0).channel())
+    assert (warning.sign, warning.severity) == ("clock_deficit", Severity.WARNING)
+    assert "1860 instead of 1980 MHz" in warning.summary
+    assert "expect decode -3 %" in warning.summary
+    assert "time to first token +5 %" in warning.summary
+    assert warning.evidence["expected"]["decode_pct"] == pytest.approx(-2.8, abs=0.2)
+
+
+def test_much_less_clock_and_power_without_a_reason_is_a_hidden_limit() -> None:
+    warning = only(slowed(799.0, 150.0).channel())
+    assert warning.sign == "hidden_limit"
+    assert warning.evidence["cause"] == "hidden_limit"
+    assert "no reason bit" in warning.summary
+
+
+def test_where_reasons_cannot_be_read_nobody_claims_that_there_are_none() -> None:
+    assert only(slowed(799.0, 150.0, event_reasons=None).channel()).sign == "clock_deficit"
+
+
+def test_a_low_clock_that_throttling_explains_is_told_once() -> None:
+    story = Story().play(3.0).play(0.3, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
+    warning = only(story.channel())
+    assert warning.sign == "thermal_duty"
+    assert "At 1500 instead of 1980 MHz" in warning.summary
+
+
+def test_idle_clocks_are_no_deficit() -> None:
+    idle = Story().play(3.0).play(2.0, lambda p, _: p._replace(util=0.0, sm_clock_mhz=345.0, power_w=75.0, temp_c=35.0, event_reasons=1))
+    assert signs_of(idle.channel()) == []
+
+
+def test_dips_at_prefill_bursts_are_no_deficit() -> None:
+    story = Story().play(3.0)
+    dips = random.Random(4)
+    story.play(1.0, lambda p, _: p._replace(sm_clock_mhz=1530.0 if dips.random() < 0.3 else 1980.0))
+    assert signs_of(story.channel()) == []
+
+
+def test_the_clock_that_an_unchanged_limit_leaves_to_heavy_work_is_no_deficit() -> None:
+    capped = Story(HEALTHY._replace(power_limit_w=470.0)).play(3.0)
+    capped.play(1.0, lambda p, _: p._replace(power_w=468.0, sm_clock_mhz=1500.0), power=1.0)
+    assert signs_of(capped.channel()) == []
+
+
+def test_more_time_at_the_power_cap_than_usual_is_told_where_the_limit_cannot_be_read() -> None:
+    unread = Story(HEALTHY._replace(power_limit_w=None)).play(8.0)
+    unread.play(0.4, lambda p, _: p._replace(power_w=300.0, sm_clock_mhz=1700.0), power=0.95)
+    assert only(unread.channel()).sign == "power_duty"
+
+
+def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back() -> None:
+    story = Story().play(5.0)
+    warning = only(feed(CardChannel("GPU-1"), warmed(story.points, tin_c=44.0, cooling=lambda h: 1.0 if h < 4.5 else 2.0)))
+    assert (warning.sign, warning.severity) == ("thermal_residual", Severity.WARNING)
+    assert 5 < warning.evidence["margin_c"] < 10
+    assert warning.evidence["residual_c"] == pytest.approx(13.6, abs=3.0)
+
+
+def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room() -> None:
+    story = Story().play(5.0)
+    warning = only(feed(CardChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4)))
+    assert (warning.sign, warning.severity) == ("thermal_residual", Severity.INFO)
+    assert warning.evidence["margin_c"] > 10
+
+
+def test_a_warm_up_is_not_heat() -> None:
+    story = Story()
+    for turn in range(20):
+        story.point = HEALTHY._replace(power_w=620.0 if turn % 2 else 250.0)
+        story.play(0.5)
+    assert signs_of(feed(CardChannel("GPU-1"), warmed(story.points, tin_c=42.0))) == []
+
+
+def test_a_trouble_that_creeps_up_does_not_become_the_norm() -> None:
+    story = Story().play(30.0)
+    points = warmed(story.points, tin_c=50.0, cooling=lambda h: 1.0 + max(0.0, h - 6.0) * 0.5 if h < 8.0 else 2.0)
+    assert "thermal_residual" in signs_of(feed(CardChannel("GPU-1"), points))
+
+
+def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
+    story = Story().play(3.0).play(0.3, lambda p, _: p._replace(power_limit_w=300.0, sm_clock_mhz=1500.0, power_w=298.0), thermal=0.3)
+    channel = story.channel()
+    assert signs_of(channel) == ["power_limit", "thermal_duty"]
+    channel.relearn(story.at_us)
+    assert signs_of(channel) == ["thermal_duty"]
+
+
+# -- samples instead of polls -----------------------------------------------------------------------------------------
+
+
+def sampled(minutes: int, **changes: object) -> list[CanaryPoint]:
+    healthy = CanaryPoint(
+        0, 0, gpu_uuid="GPU-1", gpu_temp_c=60.0, gpu_margin_c=27.0, sm_clock_mhz=1980.0, gpu_util=0.6, power_w=400.0, power_limit_w=700.0,
+        throttle_thermal_ms=0.0, throttle_power_ms=0.0, throttle_brake_ms=0.0,
+    )  # fmt: skip
+    jitter = random.Random(7)
+    return [
+        healthy._replace(power_w=400.0 + jitter.uniform(-60, 60))._replace(at_us=at, known_us=at + 2 * SECOND_US, **changes)
+        for at in range(START_US, START_US + minutes * MINUTE_US, MINUTE_US)
+    ]
+
+
+def told(points: list[CanaryPoint]) -> CardChannel:
+    channel = CardChannel("GPU-1")
+    for number, point in enumerate(points):
+        at_us = START_US + number * MINUTE_US
+        channel.canary(point._replace(at_us=at_us, known_us=at_us + 2 * SECOND_US), SETTINGS)
+        channel.advance(at_us + 5 * SECOND_US, SETTINGS)
+    channel.advance(START_US + len(points) * MINUTE_US + MINUTE_US, SETTINGS)
+    return channel
+
+
+@pytest.mark.parametrize(
+    ("changes", "sign"),
+    [
+        ({"throttle_thermal_ms": 800.0}, "thermal_duty"),
+        ({"throttle_brake_ms": 2000.0}, "brake"),
+        ({"gpu_margin_c": 2.0}, "margin"),
+        ({"power_limit_w": 300.0}, "power_limit"),
+        ({"sm_clock_mhz": 1700.0}, "clock_deficit"),
+    ],
+)
+def test_history_without_readings_of_the_card_shows_the_same_signs(changes: dict[str, object], sign: str) -> None:
+    points = sampled(200)
+    assert signs_of(told(points)) == []
+    assert sign in signs_of(told(points + sampled(12, **changes)))
+
+
+def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_minded(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = sampled(150)
+    for changes in ({"sm_clock_mhz": 1940.0}, {"throttle_thermal_ms": 400.0}, {"gpu_margin_c": 4.0}, {"sm_clock_mhz": 1700.0}, {}):
+        points += sampled(12, **changes)
+    quick = told(points)
+    monkeypatch.setattr("monitor.judge.drift.heat.is_dull", lambda *_: False)
+    slow = told(points)
+    assert quick.latches == slow.latches
+    assert quick.normal == slow.normal
+    assert quick.warnings(SETTINGS) == slow.warnings(SETTINGS)
+
+
+def test_samples_of_another_card_are_not_taken() -> None:
+    channel = CardChannel("GPU-1")
+    channel.canary(sampled(1)[0]._replace(gpu_uuid="GPU-2"), SETTINGS)
+    assert channel.anchor_us is None
+
+
+# -- what is missing, and what works ----------------------------------------------------------------------------------
+
+
+def test_what_an_exporter_leaves_out_by_default_is_named_with_how_to_get_it() -> None:
+    bare = HEALTHY._replace(event_reasons=None, throttle_thermal_ns=None, throttle_power_ns=None, throttle_brake_ns=None)
+    missing = " ".join(Story(bare).play(1.0).channel().missing())
+    for name in ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_POWER_VIOLATION"):
+        assert name in missing
+    assert "DCGM_FI_DEV_SM_CLOCK" not in missing
+    assert Story().play(1.0).channel().missing() == ()
+
+
+def test_throttling_is_armed_at_once_and_the_rest_when_it_was_learnt() -> None:
+    armed = {a.what.split(" of ")[0]: a for a in Story().play(0.2).channel().armed(SETTINGS)}
+    assert armed["throttling"].armed
+    assert not armed["clock"].armed
+    assert "of 60 busy minutes" in armed["clock"].detail
+    later = {a.what.split(" of ")[0]: a.armed for a in Story().play(4.0).channel().armed(SETTINGS)}
+    assert later == {"throttling": True, "clock": True, "unexplained heat": True, "usual throttle time": False}
+
+
+def test_a_card_without_counters_is_not_armed_for_throttling_and_says_why() -> None:
+    bare = HEALTHY._replace(event_reasons=None, throttle_thermal_ns=None)
+    armed = Story(bare).play(1.0).channel().armed(SETTINGS)[0]
+    assert not armed.armed
+    assert "DCGM_FI_DEV_THERMAL_VIOLATION" in armed.detail
+
+
+# -- state ------------------------------------------------------------------------------------------------------------
+
+
+def troubled() -> list[CardPoint]:
+    story = Story().play(3.0).play(0.4, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
+    return warmed(story.play(0.6).play(0.2, lambda p, _: p._replace(power_limit_w=390.0)).points)
+
+
+def test_writing_it_down_anywhere_and_taking_it_up_again_changes_nothing() -> None:
+    points = troubled()
+    whole = feed(CardChannel("GPU-1"), points)
+    for cut in range(97, len(points), 311):
+        begun = CardChannel("GPU-1")
+        for point in points[:cut]:
+            begun.card(point, SETTINGS)
+            begun.advance(point.at_us, SETTINGS)
+        again = feed(ADAPTER.validate_json(ADAPTER.dump_json(begun)), points[cut:])
+        assert again == whole
+        assert again.warnings(SETTINGS) == whole.warnings(SETTINGS)
+
+
+def test_shifting_all_times_shifts_only_the_dates() -> None:
+    points, shift_us = troubled(), 7 * HOUR_US + 12_345
+    here = feed(CardChannel("GPU-1"), points).warnings(SETTINGS)
+    there = feed(CardChannel("GPU-1"), [point._replace(at_us=point.at_us + shift_us) for point in points]).warnings(SETTINGS)
+    assert here
+    assert [(w.sign, w.since_us + shift_us, w.evidence, w.summary) for w in here] == [
+        (w.sign, w.since_us, w.evidence, w.summary) for w in there
+    ]
+
+
+def test_how_often_the_time_is_told_changes_nothing() -> None:
+    points = troubled()
+    rarely = CardChannel("GPU-1")
+    for number, point in enumerate(points):
+        rarely.card(point, SETTINGS)
+        if number % 3 == 0:
+            rarely.advance(point.at_us, SETTINGS)
+    rarely.advance(points[-1].at_us + 2 * MINUTE_US, SETTINGS)
+    assert rarely == feed(CardChannel("GPU-1"), points)
+
+
+def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out() -> None:
+    story = Story().play(1.0)
+    channel = story.channel()
+    before = ADAPTER.dump_json(channel)
+    channel.card(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
+    channel.advance(story.points[-1].at_us + 2 * MINUTE_US, SETTINGS)
+    assert channel.dropped == 1
+    channel.dropped = 0
+    assert ADAPTER.dump_json(channel) == before
+
+
+def test_asking_changes_nothing() -> None:
+    channel = feed(CardChannel("GPU-1"), troubled())
+    before = ADAPTER.dump_json(channel)
+    channel.warnings(SETTINGS)
+    channel.armed(SETTINGS)
+    channel.signs((0, START_US), (START_US, START_US + HOUR_US), SETTINGS)
+    assert ADAPTER.dump_json(channel) == before
+
+
+def test_the_state_stays_small_for_ever() -> None:
+    channel = CardChannel("GPU-1")
+    for minute in range(0, 20 * 24 * 60, 5):  # twenty days
+        point = HEALTHY._replace(at_us=START_US + minute * MINUTE_US, power_w=300.0 + minute % 97, temp_c=50.0 + minute % 13)
+        channel.card(point, SETTINGS)
+        channel.advance(point.at_us, SETTINGS)
+    assert len(ADAPTER.dump_json(channel)) < 60_000

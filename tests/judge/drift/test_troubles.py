@@ -1,0 +1,186 @@
+"""One root trouble, one finding; and the sentence that a person reads at three at night."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from monitor.judge.drift.findings import finding_of
+from monitor.judge.drift.troubles import Seen, Trouble, judge
+from monitor.judge.drift.values import HOUR_US, MINUTE_US, CardSigns, Effect, FlowSigns, Pair, Shift, Signs, Warned
+from monitor.model import Cause, Finding, Kind, Severity
+
+NOW_US = 1_700_000_000_000_000
+METRICS = {"decode": "decode_tok_s", "start": "decode_tok_s", "ttft": "ttft_ms", "cache": "ttft_ms", "steps": "engine_steps_s"}
+COOL = CardSigns(
+    "GPU-1", temp_c=Pair(55.0, 55.0), residual_c=0.0, sm_clock_mhz=Pair(1980.0, 1980.0), util=Pair(0.9, 0.9), power_w=Pair(400.0, 400.0),
+    power_limit_w=Pair(700.0, 700.0), thermal_duty=Pair(0.0, 0.0), power_duty=Pair(0.0, 0.0), brake_duty=Pair(0.0, 0.0),
+    vram_used_mib=Pair(70_000.0, 70_000.0), top_util=Pair(0.95, 0.95), top_power_w=Pair(400.0, 400.0),
+)  # fmt: skip
+HOT = replace(COOL, temp_c=Pair(55.0, 87.0), residual_c=30.0, sm_clock_mhz=Pair(1980.0, 1700.0), thermal_duty=Pair(0.0, 0.9))
+QUIET = FlowSigns()
+QUEUE = FlowSigns(waiting=Pair(0.0, 20.0), queue_ms=Pair(2.0, 20_000.0))
+
+
+def effect(channel: str, change_pct: float = -8.0, severity: Severity = Severity.WARNING, since_us: int = NOW_US) -> Effect:
+    shift = Shift(METRICS.get(channel, "over_level"), change_pct, change_pct - 1.0, change_pct + 1.0)
+    return Effect(channel, shift, since_us, severity, {"over": 9, "of": 10, "waited_ms": 2000.0} if channel == "level" else {})
+
+
+def warned(sign: str = "thermal_duty", cause: Cause = Cause.HEAT, severity: Severity = Severity.WARNING, uuid: str = "GPU-1") -> Warned:
+    expected = {"decode_pct": -2.0, "ttft_pct": 7.0}
+    summary = f"card {uuid} is held back. At 1700 instead of 1980 MHz expect decode -2 %. Look at fans."
+    return Warned(sign, uuid, severity, NOW_US - 10 * MINUTE_US, {"cause": cause.value, "expected": expected}, summary)
+
+
+def seen(
+    effects: Sequence[Effect] = (),
+    levels: Mapping[str, Effect] | None = None,
+    warnings: Sequence[Warned] = (),
+    card: CardSigns = COOL,
+    flow: FlowSigns = QUIET,
+    **more: Any,
+) -> Seen:
+    by_channel = {e.channel: e for e in effects}
+    signs = Signs(by_channel, (), (card,), flow, since_us=NOW_US, digest_changed_us=more.get("changed_us"))
+    return Seen(by_channel, levels or {}, warnings, signs, **more)
+
+
+def troubles(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> list[Trouble]:
+    return judge(what, {trouble.name: trouble for trouble in held}, now_us)
+
+
+def findings(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> list[Finding]:
+    return [finding_of(trouble, "box") for trouble in troubles(what, held, now_us)]
+
+
+def test_an_early_warning_stands_alone_before_anything_is_felt() -> None:
+    (found,) = findings(seen(warnings=[warned()], card=HOT))
+    assert (found.kind, found.subject, found.cause, found.severity) == (Kind.THERMAL, "GPU-1", Cause.HEAT, Severity.WARNING)
+    assert "not felt yet" in found.summary
+    assert "expect decode -2 %" in found.summary
+
+
+def test_the_warning_and_the_slow_decoding_that_follows_are_one_incident_that_gets_louder() -> None:
+    early = troubles(seen(warnings=[warned()], card=HOT))
+    (found,) = findings(seen([effect("decode")], warnings=[warned()], card=HOT), early)
+    assert found.key == finding_of(early[0], "box").key
+    assert found.severity is Severity.PAGE
+    assert found.evidence["change_pct"] == -8.0
+    assert found.since == finding_of(early[0], "box").since
+
+
+def test_slow_decoding_that_a_hot_card_explains_is_thermal_although_no_sign_has_opened_yet() -> None:
+    (found,) = findings(seen([effect("decode")], card=HOT))
+    assert (found.kind, found.subject, found.cause) == (Kind.THERMAL, "GPU-1", Cause.HEAT)
+
+
+def test_three_hot_cards_are_one_incident() -> None:
+    (found,) = findings(seen(warnings=[warned(uuid=f"GPU-{n}") for n in (1, 2, 3)], card=HOT))
+    assert found.evidence["cards"] == ["GPU-1", "GPU-2", "GPU-3"]
+
+
+def test_a_card_that_is_merely_warm_does_not_explain_slow_decoding() -> None:
+    residual = warned("thermal_residual", severity=Severity.INFO)
+    found = findings(seen([effect("decode")], warnings=[residual]))
+    assert {(f.kind, f.cause, f.severity) for f in found} == {
+        (Kind.THERMAL, Cause.HEAT, Severity.INFO),
+        (Kind.SPEED, Cause.UNEXPLAINED, Severity.WARNING),
+    }
+
+
+def test_a_queue_behind_a_batch_job_is_a_service_level_and_not_slow_first_tokens_too() -> None:
+    (found,) = findings(seen([effect("ttft", 60.0)], {"chat": effect("level", 90.0)}, flow=QUEUE))
+    assert (found.kind, found.subject, found.cause, found.severity) == (Kind.SERVICE_LEVEL, "chat", Cause.QUEUEING, Severity.PAGE)
+    assert "9 of the last 10 canaries, 2.0 s" in found.summary
+
+
+def test_two_classes_behind_one_queue_are_one_incident() -> None:
+    levels = {"chat": effect("level", 90.0, since_us=NOW_US - MINUTE_US), "batch": effect("level", 90.0)}
+    (found,) = findings(seen(levels=levels, flow=QUEUE))
+    assert found.subject == "chat"
+    assert set(found.evidence["levels"]) == {"chat", "batch"}
+
+
+def test_the_subject_stays_when_the_class_that_was_first_is_well_again() -> None:
+    both = troubles(seen(levels={"chat": effect("level"), "batch": effect("level")}, flow=QUEUE))
+    (found,) = findings(seen(levels={"chat": effect("level")}, flow=QUEUE), both)
+    assert found.subject == both[0].subject == "batch"
+
+
+def test_a_level_that_breaks_because_the_card_is_hot_belongs_to_the_heat() -> None:
+    early = troubles(seen([effect("decode")], warnings=[warned()], card=HOT))
+    (found,) = findings(seen([effect("decode")], {"chat": effect("level")}, [warned()], HOT), early)
+    assert found.kind is Kind.THERMAL
+    assert "chat" in found.evidence["levels"]
+
+
+def test_a_level_that_broke_first_stays_open_when_the_cause_is_found() -> None:
+    first = troubles(seen(levels={"chat": effect("level")}))
+    assert first[0].cause is Cause.UNEXPLAINED
+    found = findings(seen([effect("decode")], {"chat": effect("level")}, [warned()], HOT), first)
+    assert {(f.kind, f.cause) for f in found} == {(Kind.THERMAL, Cause.HEAT), (Kind.SERVICE_LEVEL, Cause.HEAT)}
+
+
+def test_a_cause_may_be_refined_in_the_first_hour() -> None:
+    first = troubles(seen([effect("decode")]))
+    assert first[0].cause is Cause.UNEXPLAINED
+    weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
+    (found,) = findings(seen([effect("decode")], card=weak), first, NOW_US + HOUR_US // 2)
+    assert found.cause is Cause.KERNEL_FALLBACK
+
+
+def test_later_a_cause_stays_although_its_proof_has_faded() -> None:
+    weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
+    first = troubles(seen([effect("decode")], card=weak))
+    (found,) = findings(seen([effect("decode")]), first, NOW_US + 5 * HOUR_US)
+    assert found.cause is Cause.KERNEL_FALLBACK
+
+
+def test_a_lowered_power_limit_is_not_told_a_second_time_as_a_changed_configuration() -> None:
+    limit = warned("power_limit", Cause.POWER_CAP)
+    (found,) = findings(seen(warnings=[limit], changed_us=NOW_US))
+    assert (found.kind, found.cause) == (Kind.POWER, Cause.POWER_CAP)
+
+
+def test_a_change_of_the_digest_is_told_while_it_is_compared() -> None:
+    (found,) = findings(seen(changed_us=NOW_US))
+    assert (found.kind, found.subject, found.severity) == (Kind.CONFIG_CHANGE, "fingerprint", Severity.INFO)
+    assert "being compared" in found.summary
+
+
+def test_a_change_after_which_decoding_is_slower_says_by_how_much() -> None:
+    (found,) = findings(seen([effect("decode", -4.0)], changed_us=NOW_US))
+    assert (found.kind, found.subject, found.cause) == (Kind.CONFIG_CHANGE, "fingerprint", Cause.CONFIG_CHANGE)
+    assert found.severity is Severity.WARNING
+    assert "decode rate -4.0 % (-5.0 to -3.0)" in found.summary
+
+
+def test_longer_prompts_are_a_reason_to_look_at_the_probes() -> None:
+    (found,) = findings(seen(workload=(NOW_US, 1000.0, 4000.0)))
+    assert (found.kind, found.severity, found.cause) == (Kind.WORKLOAD_SHIFT, Severity.INFO, None)
+    assert "4000 tokens a request" in found.summary
+    assert found.evidence["change_pct"] == 300.0
+
+
+def test_the_sentence_of_a_slow_start_says_how_much_since_when_why_and_what_to_do() -> None:
+    found = findings(seen([effect("start", -20.0, Severity.PAGE), effect("decode", -20.0)]))[0]
+    assert found.kind is Kind.SLOW_START
+    for part in ("decode rate -20.0 % (-21.0 to -19.0)", "since 2023-11-14 22:13 UTC", "landed slow", "start the process again"):
+        assert part in found.summary
+    assert found.summary.count("decode rate") == 1
+
+
+def test_what_is_unexplained_says_which_reading_would_tell() -> None:
+    blind = CardSigns("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0))
+    (found,) = findings(seen([effect("decode")], card=blind))
+    assert found.cause is Cause.UNEXPLAINED
+    assert "DCGM_FI_DEV_POWER_VIOLATION" in found.summary
+
+
+def test_the_proof_stands_in_the_sentence_before_and_now() -> None:
+    weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
+    (found,) = findings(seen([effect("decode")], card=weak))
+    assert "power at full work 400 → 320 W" in found.summary
+    assert "SM clock 1980 MHz as before" in found.summary
