@@ -15,9 +15,11 @@ EXIT_CODES = """
 | exit code | means |
 |---|---|
 | 0 | good |
-| 1 | verdict `fail`, or outcome queue_cap, hung, truncated, stream_error, malformed, empty (`probe`); an open incident (`status`) |
+| 1 | verdict `fail`, or outcome queue_cap, hung, truncated, stream_error, malformed, empty (`probe`); an open \
+incident (`status`), or one that would have opened (`backtest`) |
 | 2 | usage, configuration, a wrong API key, an unknown model, a database of a newer version |
-| 3 | could not be measured: refused, timeout, http_error, rejected, database unreachable, no sample for three intervals |
+| 3 | could not be measured: refused, timeout, http_error, rejected, database unreachable, no sample for \
+three intervals, nothing to learn from (`calibrate`) |
 
 1 beats 3. Times are given as `2h`, `7d`, or ISO 8601. `--json` prints one object with its list under the plural name.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -102,7 +102,7 @@ class History:
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(text(query), values).mappings()]
 
-    def target(self, name: str = "local", at: datetime = NOON, schedule: dict[str, float | None] | None = None) -> int:
+    def target(self, name: str = "local", at: datetime = NOON, schedule: Mapping[str, float | str | None] | None = None) -> int:
         """A watched server."""
 
         def work(connection: Connection) -> int:

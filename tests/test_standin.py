@@ -229,6 +229,17 @@ async def test_no_faulty_stream_looks_like_a_good_answer(standin: StandIn, clien
     assert not (good and text)
 
 
+async def test_a_drip_without_end_goes_on_beyond_the_answer_without_an_end(standin: StandIn, client: Client) -> None:
+    standin.state.stream_fault, standin.state.itl_s = "endless_drip", 0.001
+    lines: list[str] = []
+    async with client.stream("POST", "/v1/chat/completions", json=chat(INVOICE)) as response:
+        async for line in response.aiter_lines():
+            lines += [line] if line else []
+            if len(lines) >= 200:
+                break
+    assert all('"finish_reason":null' in line for line in lines)
+
+
 async def test_a_key_is_asked_for_under_v1_only(standin: StandIn, client: Client) -> None:
     standin.state.api_key = "secret"
     refused = await client.get("/v1/models")

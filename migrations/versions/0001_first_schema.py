@@ -228,6 +228,7 @@ def upgrade() -> None:
         sa.Column("url", sa.Text(), nullable=False),
         sa.Column("first_seen_us", sa.BigInteger(), nullable=False),
         sa.Column("probes", sa.JSON()),
+        sa.Column("cards", sa.JSON()),
         sa.Column("fingerprint_id", sa.Integer()),
         sa.Column("process_start_id", sa.Integer()),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_target")),
@@ -483,6 +484,21 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("review", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_review_sample_id"), ["sample_id"], unique=False)
+    op.create_table(
+        "detector_state",
+        sa.Column("target_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("at_us", sa.BigInteger(), nullable=False),
+        sa.Column("version", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("armed", sa.JSON(), nullable=False),
+        sa.Column("note", sa.Text()),
+        sa.Column("sample_id", sa.Integer(), nullable=False),
+        sa.Column("server_reading_id", sa.Integer(), nullable=False),
+        sa.Column("gpu_reading_id", sa.Integer(), nullable=False),
+        sa.Column("pin_id", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_detector_state_target_id")),
+        sa.PrimaryKeyConstraint("target_id", name=op.f("pk_detector_state")),
+    )
     _create_views(ISO[op.get_bind().dialect.name])
 
 

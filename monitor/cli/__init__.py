@@ -27,6 +27,8 @@ COMMANDS = {
     "review": "record what a person said of a sample",
     "incidents": "list, show, acknowledge, close and annotate incidents",
     "alerts": "test the channels, list deliveries",
+    "backtest": "the judges over history or a CSV file: what would have been found, and what other thresholds would find",
+    "calibrate": "learn anew from the history what is normal, and say from how much",
     "simulate": "a vLLM server without a GPU, whose card heats up: for trying things out",
     "demo": "two minutes with a simulated server: a queue, a hot card, a changed configuration",
 }

@@ -46,6 +46,16 @@ def filter_arguments(parser: argparse.ArgumentParser, since: str | None = None) 
     parser.add_argument("--class", metavar="NAME", dest="traffic_class", help="only this traffic class")
 
 
+def check_names(connection: Any, args: argparse.Namespace) -> None:
+    """--target, --probe and --class name what the history knows. Raises CommandError with the known names."""
+    from monitor.store.queries import known_names  # noqa: PLC0415
+
+    for what, given in (("target", args.target), ("probe", args.probe), ("class", args.traffic_class)):
+        if given is not None and given not in (known := known_names(connection, what)):
+            plural = "classes" if what == "class" else f"{what}s"
+            raise CommandError(f"there is no {what} {given!r} in the history; known {plural}: {', '.join(known) or 'none yet'}")
+
+
 def row_number(text: str) -> int:
     """The number of a row, for argparse; one that no database could hold is none."""
     number = int(text)
@@ -94,6 +104,24 @@ def database_of(args: argparse.Namespace) -> str:
 
     path = find_config(args.config)
     return str(default_database()) if path is None else load_settings(path).database
+
+
+def found_settings(args: argparse.Namespace) -> Any:
+    """The configuration, where there is one; None for commands that can do without. Raises ConfigError for one that is broken."""
+    from monitor.config.settings import find_config, load_settings  # noqa: PLC0415
+
+    path = find_config(args.config)
+    return None if path is None else load_settings(path)
+
+
+def chosen_rows(connection: Any, name: str | None) -> list[Any]:
+    """The targets of a history that a command is about. Raises CommandError for an unknown name."""
+    from monitor.store.queries import targets  # noqa: PLC0415
+
+    rows = targets(connection)
+    if name is not None and name not in [row.name for row in rows]:
+        raise CommandError(f"there is no target {name!r} in the history; known targets: {', '.join(r.name for r in rows) or 'none yet'}")
+    return [row for row in rows if name in {None, row.name}]
 
 
 def chosen_targets(settings: Any, name: str | None) -> list[Any]:

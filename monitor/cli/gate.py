@@ -5,70 +5,44 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from statistics import median, quantiles
 from typing import Any
 
 from monitor.cli.common import CommandError, chosen_probes, config_arguments, json_argument, load_context, now_utc, print_json
 from monitor.errors import REGRESSION, UNMEASURED
-from monitor.model import REGRESSIONS, Change, Outcome, Phase, Pin, Probe, Sample, Verdict
+from monitor.model import Change, Phase, Pin, Probe, Sample, Verdict
 
-SLOWER = 0.10  # a candidate this much slower than production's own last day is a regression
-LEAST_BEFORE = 4  # fewer samples of production say too little to call anybody slower
 LOOK_BACK = timedelta(hours=24)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("--candidate", metavar="URL", help="the server to judge (--url means the same)")
+    parser.add_argument("--url", dest="candidate", metavar="URL", required=True, help="the server to judge")
     parser.add_argument("--against", metavar="TARGET", required=True, help="whose pins to judge by")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each probe is asked (default 3)")
     config_arguments(parser)
-    parser.add_argument("--url", dest="candidate_url", help=argparse.SUPPRESS)
     json_argument(parser)
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """How the candidate did with one probe, beside production."""
-
-    probe: str
-    passed: int
-    near_ties: int
-    failed: int
-    of: int
-    reason: str | None
-    ttft_ms: float | None
-    ttft_ms_against: float | None
-    decode_tok_s: float | None
-    decode_tok_s_against: float | None
-    regressed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class GateResult:
-    """The whole verdict. `regressed` None: too little could be measured."""
+    """The whole verdict, as `--json` prints it. `regressed` None: too little could be measured."""
 
     candidate: str
     against: str
     regressed: bool | None
-    probes: list[ProbeResult] = field(default_factory=list)
-    differences: list[Change] = field(default_factory=list)
-    shift: dict[str, Any] = field(default_factory=dict)
+    probes: list[Any]  # ProbeResult
+    differences: list[Change]
+    shift: Any  # ShiftResult
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure the candidate, judge, print, and tell by the exit code."""
-    url = args.candidate or args.candidate_url
-    if not url:
-        raise CommandError("gate needs the candidate: --url http://127.0.0.1:8001")
     if args.rounds < 1:
         raise CommandError("--rounds must be at least 1")
-    settings = load_context(args)
-    if settings.target(args.against) is None:
-        raise CommandError(f"there is no target {args.against!r}; the configuration has: {', '.join(t.name for t in settings.targets)}")
-    result = asyncio.run(_gate(settings, url, args))
+    settings = _settings(args)
+    result = asyncio.run(_gate(settings, args))
     if args.json:
         print_json({"gate": asdict(result)})
     else:
@@ -76,8 +50,19 @@ def run(args: argparse.Namespace) -> int:
     return UNMEASURED if result.regressed is None else REGRESSION if result.regressed else 0
 
 
-async def _gate(settings: Any, url: str, args: argparse.Namespace) -> GateResult:
-    from monitor.config.settings import settings_for_url  # noqa: PLC0415 - --help needs none of this
+def _settings(args: argparse.Namespace) -> Any:
+    """The configuration with the target; where there is none, the shipped probes and the history that `--url` commands keep."""
+    from monitor.config.settings import find_config, settings_for_url  # noqa: PLC0415 - --help needs none of this
+
+    if find_config(args.config) is None:
+        return settings_for_url(args.candidate, args.db)
+    settings = load_context(args)
+    if settings.target(args.against) is None:
+        raise CommandError(f"there is no target {args.against!r}; the configuration has: {', '.join(t.name for t in settings.targets)}")
+    return settings
+
+
+async def _gate(settings: Any, args: argparse.Namespace) -> GateResult:
     from monitor.measure import api  # noqa: PLC0415
     from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
     from monitor.measure.stream import client_of  # noqa: PLC0415
@@ -85,17 +70,30 @@ async def _gate(settings: Any, url: str, args: argparse.Namespace) -> GateResult
     known = _production(settings.database, args.against)
     if not known.pins:
         raise CommandError(f'{args.against} has no pins to judge by; `vllm-canary pin --target {args.against} --reason "…"` records some')
-    own = settings.target(args.against)
-    candidate = settings_for_url(url, None).targets[0].model_copy(
-        update={"api_key_env": own.api_key_env, "api_key_file": own.api_key_file, "headers": own.headers, "ca_file": own.ca_file}
-    )
+    own, candidate = settings.target(args.against), _candidate(settings, args)
     probes = [p for p in chosen_probes(settings, []) if any(pin.probe == p.name for pin in known.pins)]
+    if not probes:
+        raise CommandError(f"none of the probes that {args.against} has pins for is configured any more: {_names(known.pins)}")
     async with client_of(candidate) as http:
-        model = own.model or api.the_one_model(candidate.url, await api.models(http))
+        model = (own.model if own is not None else None) or api.the_one_model(candidate.url, await api.models(http))
         page = MetricsPage(http, candidate.metrics_page)
         measured = await _rounds(candidate.name, http, page, model, probes, args.rounds)
+        rounds = await _judged(http, model, probes, measured, known)
         differences = await _differences(candidate, http, model, page, known.fields)
-    return _judged(url, args.against, probes, measured, known, differences)
+    return _result(args, probes, rounds, known, differences)
+
+
+def _names(pins: Sequence[Pin]) -> str:
+    return ", ".join(sorted({pin.probe for pin in pins}))
+
+
+def _candidate(settings: Any, args: argparse.Namespace) -> Any:
+    """The candidate as a target: production's key, headers and certificates, another address."""
+    from monitor.config.settings import settings_for_url  # noqa: PLC0415
+
+    candidate, own = settings_for_url(args.candidate, None).targets[0], settings.target(args.against)
+    shared = ("api_key_env", "api_key_file", "headers", "ca_file")
+    return candidate if own is None else candidate.model_copy(update={name: getattr(own, name) for name in shared})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,10 @@ def _production(database: str, target: str) -> _Production:
 
     with reading(database) as connection:
         row = queries.target(connection, target)
-        stored = None if row is None else fingerprints.current(connection, row.id)
+        if row is None:
+            known = ", ".join(r.name for r in queries.targets(connection)) or "none yet"
+            raise CommandError(f"the history knows no target {target!r}; it has: {known}")
+        stored = fingerprints.current(connection, row.id)
         wanted = queries.SampleFilter(since=now_utc() - LOOK_BACK, target=target, outcome="ok")
         samples = queries.samples(connection, wanted)
         found = pins.find(connection, target)
@@ -152,82 +153,53 @@ async def _differences(candidate: Any, http: Any, model: str | None, page: Any, 
     return list(compare(known, seen.fields).roots)
 
 
-def _judged(
-    url: str,
-    against: str,
+async def _judged(
+    http: Any, model: str | None, probes: Sequence[Probe], measured: Mapping[str, list[tuple[Any, Probe]]], known: _Production
+) -> dict[str, list[tuple[Any, Pin | None]]]:
+    """Every run with its verdict and the pin it was judged by. Where another answer came, the candidate scores the pinned one."""
+    from monitor.daemon.scoring import scored_shift  # noqa: PLC0415
+    from monitor.judge.candidate import Round  # noqa: PLC0415
+    from monitor.judge.gate import judge_gate, pin_for  # noqa: PLC0415
+    from monitor.judge.pinned import PinJudgement  # noqa: PLC0415
+    from monitor.measure.answer import observed  # noqa: PLC0415
+
+    unpinned = PinJudgement(Verdict.UNPINNED, "its text is not the one that was pinned; pin it anew")
+    rounds: dict[str, list[tuple[Any, Pin | None]]] = {probe.name: [] for probe in probes}
+    for name, runs in measured.items():
+        for one, sent in runs:
+            pin, _ = pin_for(known.pins, sent, known.digest)
+            judgement = unpinned if pin is None else judge_gate(sent, one.sample.outcome, observed(one.answer), pin)
+            if pin is not None and judgement.first_divergence is not None:
+                judgement = replace(judgement, logprob_shift=(await scored_shift(http, sent, model, pin.outputs[0]))[0])
+            rounds[name].append((Round(one.sample, judgement, one.detail), pin))
+    return rounds
+
+
+def _result(
+    args: argparse.Namespace,
     probes: Sequence[Probe],
-    measured: Mapping[str, list[tuple[Any, Probe]]],
+    rounds: Mapping[str, list[tuple[Any, Pin | None]]],
     known: _Production,
     differences: list[Change],
 ) -> GateResult:
-    from monitor.judge.gate import judge_gate, pin_for  # noqa: PLC0415
+    """What it adds up to: a regression of one probe, or a shift of the model over all of them, is one of the whole."""
+    from monitor.judge.candidate import judge_candidate  # noqa: PLC0415
     from monitor.judge.shift import judge_shift  # noqa: PLC0415
-    from monitor.measure.answer import observed  # noqa: PLC0415
 
-    results: list[ProbeResult] = []
+    results = [judge_candidate(probe, [one for one, _ in rounds[probe.name]], known.samples) for probe in probes]
+    moved = [(name, one.judgement.logprob_shift, pin) for name, runs in rounds.items() for one, pin in runs]
     shifts: dict[str, list[float]] = {}
     noise: dict[str, float] = {}
     repeats: dict[str, int] = {}
-    for probe in probes:
-        judgements = []
-        for one, sent in measured[probe.name]:
-            pin, _ = pin_for(known.pins, sent, known.digest)
-            judgement = judge_gate(sent, one.sample.outcome, observed(one.answer), pin)
-            judgements.append(judgement)
-            if pin is not None and judgement.verdict is Verdict.PASS and judgement.logprob_shift is not None:
-                shifts.setdefault(probe.name, []).append(judgement.logprob_shift)
-                noise[probe.name], repeats[probe.name] = pin.noise_nat or 0.0, pin.repeats
-        results.append(_probe_result(probe, [m for m, _ in measured[probe.name]], judgements, known.samples))
+    for name, shift_nat, pin in moved:
+        if shift_nat is not None and pin is not None:
+            shifts.setdefault(name, []).append(shift_nat)
+            noise[name], repeats[name] = pin.noise_nat or 0.0, pin.repeats
     shift = judge_shift(shifts, noise, repeats)
-    unmeasured = all(r.passed + r.failed + r.near_ties == 0 for r in results)
-    regressed = any(r.regressed for r in results) or bool(shift.shifted)
-    return GateResult(url, against, None if unmeasured and not regressed else regressed, results, differences, asdict(shift))
-
-
-def _probe_result(probe: Probe, measured: Sequence[Any], judgements: Sequence[Any], production: Sequence[Sample]) -> ProbeResult:
-    samples = [m.sample for m in measured]
-    verdicts = [j.verdict for j in judgements]
-    failed = verdicts.count(Verdict.FAIL) + sum(s.outcome in REGRESSIONS for s in samples if s.outcome is not Outcome.EMPTY)
-    own = [s for s in production if s.probe == probe.name and s.phase is Phase.WARM]
-    rates = [s.decode_tok_s for s in samples if s.decode_tok_s is not None]
-    rates_before = [s.decode_tok_s for s in own if s.decode_tok_s is not None]
-    rate, rate_before = _median(rates), _median(rates_before)
-    slow = is_slower(rates, rates_before)
-    allowed = max(0, len(samples) - max(1, round(len(samples) * probe.require / probe.repeats)))
-    reason = next((j.reason for j in judgements if j.verdict is Verdict.FAIL), None)
-    if reason is None and slow and rate is not None and rate_before is not None:
-        reason = f"decode rate {rate:.1f} tokens/s, {against_text(rate, rate_before)} than production's"
-    return ProbeResult(
-        probe=probe.name,
-        passed=verdicts.count(Verdict.PASS),
-        near_ties=verdicts.count(Verdict.NEAR_TIE),
-        failed=failed,
-        of=len(samples),
-        reason=reason,
-        ttft_ms=_median([s.ttft_ms for s in samples]),
-        ttft_ms_against=_median([s.ttft_ms for s in own]),
-        decode_tok_s=rate,
-        decode_tok_s_against=rate_before,
-        regressed=failed > allowed or slow,
-    )
-
-
-def is_slower(rates: Sequence[float], before: Sequence[float]) -> bool:
-    """Clearly slower: the median is a tenth below production's, and even the best round is below three quarters of production's own."""
-    if not rates or len(before) < LEAST_BEFORE:
-        return False
-    return median(rates) < median(before) * (1 - SLOWER) and max(rates) < quantiles(before, n=4)[0]
-
-
-def against_text(now: float, before: float) -> str:
-    """`12 % less` or `3 % more`."""
-    change = (now / before - 1) * 100
-    return f"{abs(change):.0f} % {'less' if change < 0 else 'more'}"
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return median(known) if known else None
+    regressed: bool | None = any(r.regressed for r in results) or bool(shift.shifted)
+    if not regressed and any(r.regressed is None for r in results):
+        regressed = None
+    return GateResult(args.candidate, args.against, regressed, results, differences, shift)
 
 
 def _print(result: GateResult) -> None:
@@ -236,13 +208,15 @@ def _print(result: GateResult) -> None:
     from monitor.show.terminal import console, milliseconds, number, table  # noqa: PLC0415
 
     out = console()
-    headings = ["probe", "pass", "near tie", "fail", "TTFT ms", "production ms", "tokens/s", "production tokens/s", "detail"]
+    quality = ["probe", "pass", "near tie", "fail", "production pass"]
+    speed = ["TTFT ms", "production TTFT ms", "tokens/s", "production tokens/s"]
     rows = [
         [
             r.probe,
             r.passed,
             r.near_ties,
             r.failed,
+            f"{r.passed_against} of {r.of_against}",
             milliseconds(r.ttft_ms),
             milliseconds(r.ttft_ms_against),
             number(r.decode_tok_s, 1),
@@ -251,12 +225,12 @@ def _print(result: GateResult) -> None:
         ]
         for r in result.probes
     ]
-    out.print(table(headings, rows))
+    out.print(table([*quality, *speed, "detail"], rows))
     for change in result.differences:
         out.print(f"differs: {change.field}: {change.before} → {change.after}", markup=False)
-    if result.shift.get("shifted"):
-        moved = ", ".join(result.shift["moved"])
-        effect = result.shift["effect_nat"]
-        out.print(f"log-probabilities moved by {effect:.3f} nat although the answers read the same: {moved}", markup=False)
+    if result.shift.shifted:
+        moved = ", ".join(result.shift.moved)
+        effect = f"{result.shift.effect_nat or 0:.3f} nat"
+        out.print(f"the log-probabilities of the pinned answers moved by {effect}: {moved}", markup=False)
     told, style = {None: ("could not be measured", "yellow"), True: ("regression", "bold red"), False: ("good", "green")}[result.regressed]
     out.print(Text(f"{result.candidate} against {result.against}: {told}", style))

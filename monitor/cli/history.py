@@ -6,7 +6,17 @@ import argparse
 import json
 import sys
 
-from monitor.cli.common import config_arguments, database_of, filter_arguments, json_argument, moment, now_utc, print_json, row_number
+from monitor.cli.common import (
+    check_names,
+    config_arguments,
+    database_of,
+    filter_arguments,
+    json_argument,
+    moment,
+    now_utc,
+    print_json,
+    row_number,
+)
 from monitor.model import Outcome, Sample
 
 
@@ -35,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         outcome=args.outcome,
     )
     with reading(database_of(args)) as connection:
+        check_names(connection, args)
         found = samples(connection, wanted, limit=args.limit or None)
     _print(found, "json" if args.json else args.format)
     return 0

@@ -1,4 +1,7 @@
-"""`pin`: record from the live server what its answers are, with a reason and an expiry."""
+"""`pin`: record from the live server what its answers are, with a reason and an expiry.
+
+Every probe is asked first; what differs is shown before anything is recorded; an answer that the probe itself calls wrong is never pinned.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import asyncio
 import getpass
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,10 +23,11 @@ from monitor.cli.common import (
     now_utc,
     print_json,
 )
-from monitor.errors import UNMEASURED
-from monitor.model import ObservedAnswer, Outcome, Pin, Probe, Sample
+from monitor.errors import REGRESSION, UNMEASURED
+from monitor.model import REGRESSIONS, ObservedAnswer, Outcome, Pin, Probe, Sample
 
 LEASE_WAIT_S = 60.0
+NO_LOGPROBS = "not pinned: the answer came without log-probabilities, and without them a near tie cannot be told from another answer"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +45,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was seen of one probe: samples and answers, and the pin made of them (None: not enough to pin)."""
+    """What was seen of one probe: the pin made of it (None: not pinned), and a note that says why, or what is to be known of it."""
 
+    target: str
     probe: str
-    samples: tuple[Sample, ...]
     pin: Pin | None
     note: str
+    wrong: bool = False  # an answer was there, and it is not one to pin
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("no probe to pin: a pinned probe asks for log-probabilities (`logprobs: 5` under sampling)")
     recorded = asyncio.run(_record_all(settings, chosen_targets(settings, args.target), probes, args, life))
     _print(recorded, args)
+    if any(r.wrong for r in recorded):
+        return REGRESSION
     return 0 if all(r.pin is not None for r in recorded) else UNMEASURED
 
 
@@ -78,43 +85,73 @@ async def _record_all(
     recorded: list[Recorded] = []
     for target in targets:
         async with watching(settings, target, probes, LEASE_WAIT_S) as watch:
-            recorded += [await _record(watch, probe, args, life) for probe in probes]
+            await _refuse_unseen_change(watch)
+            seen = [await _ask(watch, probe, args, life) for probe in probes]
+            if not args.json:
+                _show_differences(seen)
+            recorded += seen if args.dry_run else [await _store(watch, one) for one in seen]
     return recorded
 
 
-async def _record(watch: Any, probe: Probe, args: argparse.Namespace, life: timedelta) -> Recorded:
+async def _refuse_unseen_change(watch: Any) -> None:
+    """A pin is filed under what the daemon last saw; of a server that has changed since, it would be the wrong reference."""
+    unseen = await watch.identity.unseen(await watch.look())
+    if unseen:
+        told = ", ".join(f"{c.field} {c.before} → {c.after}" for c in unseen)
+        raise CommandError(
+            f"{watch.settings.name} is not what the daemon last saw ({told}): pins would be filed under what was served before. "
+            "Let the daemon run until `vllm-canary fingerprint` shows the change, then pin again",
+            code=UNMEASURED,
+        )
+
+
+async def _ask(watch: Any, probe: Probe, args: argparse.Namespace, life: timedelta) -> Recorded:
+    """The repeats of one probe. It ends at the first that brings no answer, or a wrong one."""
     from monitor.daemon.oneshot import beside_load  # noqa: PLC0415
     from monitor.daemon.watch import Skipped  # noqa: PLC0415
+    from monitor.judge.pinning import unfit  # noqa: PLC0415
     from monitor.measure.answer import observed  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415
 
-    shown = progress_console()
+    shown, name = progress_console(), watch.settings.name
     samples: list[Sample] = []
     answers: list[ObservedAnswer] = []
     for number in range(args.repeats):
         if shown is not None:
-            shown.print(f"{watch.settings.name}: {probe.name} {number + 1}/{args.repeats} …", style="dim")
+            shown.print(f"{name}: {probe.name} {number + 1}/{args.repeats} …", style="dim")
         async with beside_load(watch, 2 if args.under_load and number % 2 else 0):
             done = await watch.run(probe)
         if isinstance(done, Skipped):
-            return Recorded(probe.name, tuple(samples), None, f"skipped: {done.reason}")
+            return Recorded(name, probe.name, None, f"skipped: {done.reason}")
         measured, _stored = done
-        samples.append(measured.sample)
         if measured.sample.outcome is not Outcome.OK:
-            return Recorded(probe.name, tuple(samples), None, f"not pinned: {measured.detail or measured.sample.outcome.value}")
-        answers.append(observed(measured.answer))
-    pin = await _pin(watch, probe, answers, samples, args, life)
-    told = "" if len(pin.outputs) == 1 else f"{len(pin.outputs)} different answers are accepted"
-    return Recorded(probe.name, tuple(samples), pin, told)
+            return Recorded(
+                name,
+                probe.name,
+                None,
+                f"not pinned: {measured.detail or measured.sample.outcome.value}",
+                wrong=measured.sample.outcome in REGRESSIONS,
+            )
+        answer = observed(measured.answer)
+        if (why := unfit(probe, answer)) is not None:
+            return Recorded(name, probe.name, None, f"not pinned: {why}", wrong=True)
+        if not answer.tokens:
+            return Recorded(name, probe.name, None, NO_LOGPROBS)
+        samples.append(measured.sample)
+        answers.append(answer)
+    return await _made(watch, probe, answers, samples, args, life)
 
 
-async def _pin(
+async def _made(
     watch: Any, probe: Probe, answers: Sequence[ObservedAnswer], samples: Sequence[Sample], args: argparse.Namespace, life: timedelta
-) -> Pin:
+) -> Recorded:
+    """The pin, not yet stored. Its noise holds what scoring adds, so that a scored answer is measured by it too."""
+    from monitor.daemon.scoring import scoring_noise  # noqa: PLC0415
     from monitor.judge.pinning import expiry, noise_of, outputs_of  # noqa: PLC0415
 
     now: datetime = now_utc()
     outputs = outputs_of(answers)
+    known = (noise_of(answers, outputs), await scoring_noise(watch.canary.http, probe, watch.canary.model, outputs))
     warm = samples[1:] or samples  # the first may have been cold
     pin = Pin(
         id=0,
@@ -128,34 +165,60 @@ async def _pin(
         expires_at=expiry(probe.name, now, life),
         outputs=outputs,
         prompt_tokens=answers[0].prompt_tokens,
-        noise_nat=noise_of(answers, outputs),
+        noise_nat=max((nat for nat in known if nat is not None), default=None),
         ttft_ms=tuple(s.ttft_ms for s in warm if s.ttft_ms is not None),
         decode_tok_s=tuple(s.decode_tok_s for s in warm if s.decode_tok_s is not None),
     )
-    if not args.dry_run:
-        await watch.store_pin(pin)
-    return pin
+    told = "" if len(outputs) == 1 else f"{len(outputs)} different answers"
+    return Recorded(pin.target, probe.name, pin, told)
+
+
+async def _store(watch: Any, one: Recorded) -> Recorded:
+    """Record it; the pin whose place it takes is kept."""
+    if one.pin is None:
+        return one
+    same = [p.id for p in watch.pins if p.probe == one.probe and p.fingerprint == one.pin.fingerprint]
+    stored = replace(one.pin, id=await watch.store_pin(one.pin))
+    kept = [f"takes the place of pin {', '.join(map(str, same))}, which is kept"] if same else []
+    return replace(one, pin=stored, note="; ".join(filter(None, [one.note, *kept])))
+
+
+def _show_differences(recorded: Sequence[Recorded]) -> None:
+    """What is about to be accepted, where the repeats were not answered alike."""
+    from monitor.show.terminal import console, printable  # noqa: PLC0415
+
+    out = console()
+    for r in recorded:
+        if r.pin is not None and len(r.pin.outputs) > 1:
+            out.print(f"{r.probe} was answered in {len(r.pin.outputs)} ways; all are taken as right:", style="bold")
+            for output in r.pin.outputs:
+                out.print(f"  {output.count}×  {printable(output.text)}", markup=False)
+            out.print()
 
 
 def _print(recorded: Sequence[Recorded], args: argparse.Namespace) -> None:
     from monitor.show.records import pin_record  # noqa: PLC0415
 
     if args.json:
-        pins = [{"probe": r.probe, "note": r.note, "pin": None if r.pin is None else pin_record(r.pin)} for r in recorded]
+        pins = [
+            {"target": r.target, "probe": r.probe, "note": r.note, "pin": None if r.pin is None else pin_record(r.pin)} for r in recorded
+        ]
         print_json({"pins": pins})
         return
-    from monitor.show.terminal import console, number, printable, table  # noqa: PLC0415
+    from monitor.show.terminal import console, number, table  # noqa: PLC0415
 
     out = console()
     rows = [
-        [r.probe, "–" if r.pin is None else len(r.pin.outputs), number(r.pin.noise_nat if r.pin else None, 4), r.note or "pinned"]
+        [
+            r.pin.id if r.pin is not None and r.pin.id else "–",
+            r.target,
+            r.probe,
+            "–" if r.pin is None else len(r.pin.outputs),
+            number(r.pin.noise_nat if r.pin else None, 4),
+            r.note or ("would be pinned" if args.dry_run else "pinned"),
+        ]
         for r in recorded
     ]
-    out.print(table(["probe", "answers count", "noise nat", "detail"], rows))
-    for r in recorded:
-        if r.pin is not None and len(r.pin.outputs) > 1:
-            out.print(f"\n{r.probe} was answered in {len(r.pin.outputs)} ways; all are accepted:", style="bold")
-            for output in r.pin.outputs:
-                out.print(f"  {output.count}×  {printable(output.text)}", markup=False)
+    out.print(table(["id", "target", "probe", "answers count", "noise nat", "detail"], rows))
     if args.dry_run:
         out.print("\nNothing was recorded (--dry-run).", style="yellow")

@@ -4,36 +4,53 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, now_utc, print_json
+from monitor.cli.common import (
+    CommandError,
+    chosen_probes,
+    config_arguments,
+    database_of,
+    json_argument,
+    load_context,
+    now_utc,
+    print_json,
+    row_number,
+)
 from monitor.model import Pin
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options: without an action the list."""
+    """Options: without an action the list. They may stand before or after it."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    listing = actions.add_parser("list", help="the pins that hold (the default)")
-    shown = actions.add_parser("show", help="one pin with its accepted answers")
-    shown.add_argument("pin", type=int, metavar="PIN", help="its number")
-    diff = actions.add_parser("diff", help="compare two pins of a probe")
-    diff.add_argument("pin", type=int, metavar="PIN", help="the earlier one")
-    diff.add_argument("other", type=int, metavar="OTHER", help="the later one")
-    export = actions.add_parser("export", help="write all pins that hold as YAML")
-    export.add_argument("file", nargs="?", type=Path, metavar="FILE", help="where to (default: standard output)")
-    take = actions.add_parser("import", help="take up pins from a file that `export` wrote")
-    take.add_argument("file", type=Path, metavar="FILE", help="the file")
-    expire = actions.add_parser("expire", help="end a pin; it is kept, and judges no more")
-    expire.add_argument("pin", type=int, metavar="PIN", help="its number")
-    for each in (listing, shown, diff, export, take, expire, parser):
-        config_arguments(each)
-        json_argument(each)
+
+    def action(name: str, text: str, *numbers: tuple[str, str]) -> argparse.ArgumentParser:
+        # What was not given after the action must not undo with a default what was given before it.
+        added = actions.add_parser(name, help=text, argument_default=argparse.SUPPRESS)
+        for number, meaning in numbers:
+            added.add_argument(number, type=row_number, metavar=number.upper(), help=meaning)
+        _common(added)
+        return added
+
+    listing = action("list", "the pins that hold (the default)")
+    action("show", "one pin with its accepted answers", ("pin", "its number"))
+    action("diff", "compare two pins of a probe", ("pin", "the earlier one"), ("other", "the later one"))
+    export = action("export", "write all pins that hold as YAML")
+    export.add_argument("file", nargs="?", type=Path, default=None, metavar="FILE", help="where to (default: standard output)")
+    action("import", "take up pins from a file that `export` wrote").add_argument("file", type=Path, metavar="FILE", help="the file")
+    action("expire", "end a pin; it is kept, and judges no more", ("pin", "its number"))
+    _common(parser)
     for each in (listing, parser):
         each.add_argument("--all", action="store_true", help="those that ended too")
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    config_arguments(parser)
+    json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,22 +78,43 @@ def _one(args: argparse.Namespace, number: int) -> Pin:
     return pin
 
 
-def state_of(pin: Pin, digest: str | None, now: datetime) -> str:
-    """holds, stale (what is served has changed since), expired or ended."""
+def state_of(pin: Pin, digest: str | None, now: datetime, texts: Mapping[str, str | None] | None = None) -> str:
+    """holds, other text (of its probe: it judges nothing), stale (what is served has changed since), expired or ended.
+
+    `texts`: the revision of each probe as it is written now, None where it depends on the server; None as a whole: not known.
+    """
     if pin.retired_at is not None:
         return "ended"
+    if texts is not None and not fits_text(pin, texts):
+        return "other text"
     if pin.fingerprint is not None and digest is not None and pin.fingerprint != digest:
         return "stale"
     return "expired" if pin.expires_at <= now else "holds"
+
+
+def fits_text(pin: Pin, texts: Mapping[str, str | None]) -> bool:
+    """Whether the probe is still there as it was pinned."""
+    return pin.probe in texts and texts[pin.probe] in {pin.revision, None}
+
+
+def _texts(args: argparse.Namespace) -> dict[str, str | None] | None:
+    """The revision of each probe as it is written now; None where no configuration says it. Raises ConfigError."""
+    from monitor.config.settings import find_config  # noqa: PLC0415
+
+    if args.db is not None or find_config(args.config) is None:
+        return None
+    probes = chosen_probes(load_context(args), [])
+    return {p.name: None if p.context_share is not None else p.revision for p in probes}  # fitted to the server, so that it may differ
 
 
 def _list(args: argparse.Namespace) -> int:
     from monitor.show.records import pin_record  # noqa: PLC0415
 
     found, digests = _find(args, args.all)
-    now = now_utc()
+    now, texts = now_utc(), _texts(args)
+    states = [state_of(p, digests.get(p.target), now, texts) for p in found]
     if args.json:
-        print_json({"pins": [{**pin_record(p), "state": state_of(p, digests.get(p.target), now)} for p in found]})
+        print_json({"pins": [{**pin_record(p), "state": state} for p, state in zip(found, states, strict=True)]})
         return 0
     from monitor.show.terminal import console, table  # noqa: PLC0415
 
@@ -85,14 +123,14 @@ def _list(args: argparse.Namespace) -> int:
             p.id,
             p.target,
             p.probe,
-            state_of(p, digests.get(p.target), now),
+            state,
             f"{(now - p.created_at).days} d",
             f"{p.expires_at:%Y-%m-%d}",
             len(p.outputs),
             p.author,
             p.reason,
         ]
-        for p in found
+        for p, state in zip(found, states, strict=True)
     ]
     headings = ["id", "target", "probe", "state", "age", "expires", "answers count", "by", "reason detail"]
     console().print(table(headings, rows) if found else 'no pins; `vllm-canary pin --reason "…"` records some')
@@ -162,7 +200,7 @@ def _export(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"{args.file} cannot be written: {error.strerror}", code=3) from None
     if args.json:
-        print_json({"file": str(args.file), "pins": len(found)})
+        print_json({"file": str(args.file), "exported": [pin.id for pin in found]})
     else:
         print(f"{len(found)} pins in {args.file}")
     return 0
@@ -171,17 +209,24 @@ def _export(args: argparse.Namespace) -> int:
 def _import(args: argparse.Namespace) -> int:
     """All or nothing: one transaction."""
     from monitor.store.database import open_writer  # noqa: PLC0415
-    from monitor.store.pinfile import from_yaml  # noqa: PLC0415
+    from monitor.store.pinfile import PinFileError, from_yaml  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
 
     try:
         text = args.file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{args.file} cannot be read: {error}") from None
-    found = from_yaml(text, str(args.file))
+    found, texts = from_yaml(text, str(args.file)), _texts(args)
+    for pin in found:
+        if texts is not None and not fits_text(pin, texts):
+            raise PinFileError(
+                f"there is no probe {pin.probe} of revision {pin.revision} any more: "
+                f"{'its text has changed' if pin.probe in texts else 'it is not configured'}; nothing was imported"
+            )
+    _find(args, retired=True)  # a history that is not there is said, and not made
     writer = Writer(open_writer(database_of(args)), patient=False)
     try:
-        numbers = writer.do(lambda connection: [_take(connection, pin) for pin in found])
+        numbers = writer.do(lambda connection: [_take(connection, pin) for pin in sorted(found, key=lambda pin: pin.created_at)])
     finally:
         writer.close()
     if args.json:
@@ -207,7 +252,8 @@ def _take(connection: Any, pin: Pin) -> int:
         raise PinFileError(
             f"the pin of {pin.probe} was taken under {pin.fingerprint}, which {pin.target} never was: another model? nothing was imported"
         )
-    return pins.add(connection, pin, target_id=row.id, revision_id=revision_id, fingerprint_id=None if known is None else known.id)
+    fingerprint_id = None if known is None else known.id
+    return pins.add(connection, pin, target_id=row.id, revision_id=revision_id, fingerprint_id=fingerprint_id, now=now_utc())
 
 
 def _expire(args: argparse.Namespace) -> int:
@@ -215,15 +261,17 @@ def _expire(args: argparse.Namespace) -> int:
     from monitor.store.database import open_writer  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
 
+    if _one(args, args.pin).retired_at is not None:
+        raise CommandError(f"pin {args.pin} has ended already")
     writer = Writer(open_writer(database_of(args)), patient=False)
     try:
         ended = writer.do(lambda connection: pins.retire(connection, args.pin, now_utc()))
     finally:
         writer.close()
     if not ended:
-        raise CommandError(f"there is no pin {args.pin} that still holds")
+        raise CommandError(f"pin {args.pin} has just been ended by another process")
     if args.json:
-        print_json({"ended": args.pin})
+        print_json({"ended": [args.pin]})
     else:
         print(f"pin {args.pin} has ended; it is kept, and judges no more")
     return 0

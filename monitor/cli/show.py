@@ -26,19 +26,22 @@ def run(args: argparse.Namespace) -> int:
         found = sample(connection, args.sample)
         pin = None if found is None or found[0].pin is None else pins.get(connection, found[0].pin)
         reviews = [] if found is None else pins.reviews_of(connection, args.sample)
+        decides = None if found is None else pins.retry_of(connection, args.sample)
     if found is None:
         raise CommandError(f"there is no sample {args.sample}; `vllm-canary history` lists them")
     one, detail = found
     record = sample_record(one)
     if args.json:
         said = [{"verdict": r.verdict, "by": r.author, "minutes": r.minutes, "note": r.note} for r in reviews]
-        print_json({"samples": [{**record, "detail": detail, "reviews": said}]})
+        print_json({"samples": [{**record, "detail": detail, "retry_of": decides, "reviews": said}]})
         return 0
     from monitor.show.terminal import UNKNOWN, console, printable, table  # noqa: PLC0415
 
     rows = [[name, UNKNOWN if value is None else value] for name, value in record.items() if name != "output"]
     if detail is not None:
         rows.append(["detail", detail])
+    if decides is not None:
+        rows.append(["retry of", f"{decides}, whose near tie it decides"])
     out = console()
     out.print(table(["field", "value"], rows))
     out.print("\nanswer:", style="bold")

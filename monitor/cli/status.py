@@ -35,7 +35,7 @@ def read_status(database: str, now: datetime) -> dict[str, Any]:
     """The state as JSON. A target whose probes are overdue is unknown, whatever its last figures were."""
     from monitor.alert import incidents, outbox  # noqa: PLC0415 - --help needs no SQLAlchemy
     from monitor.show.records import incident_record  # noqa: PLC0415
-    from monitor.store import queries  # noqa: PLC0415
+    from monitor.store import detectors, queries  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 
     with reading(database) as connection:
@@ -43,8 +43,9 @@ def read_status(database: str, now: datetime) -> dict[str, Any]:
         last = {row.name: queries.last_sample_of_each_probe(connection, row.name) for row in rows}
         skipped = {row.name: queries.skipped(connection, row.id, now - DAY) for row in rows}
         open_now = incidents.open_incidents(connection)
-        undelivered = outbox.undelivered(connection)
-    targets = [_target(row, last[row.name], skipped[row.name], open_now, now) for row in rows]
+        undelivered = outbox.undelivered(connection, now - DAY)
+        learnt = detectors.learnt_of(connection)
+    targets = [_target(row, last[row.name], skipped[row.name], open_now, now) | _detection(learnt.get(row.id)) for row in rows]
     return {
         "status": worst([target["status"] for target in targets]),
         "targets": targets,
@@ -53,16 +54,23 @@ def read_status(database: str, now: datetime) -> dict[str, Any]:
     }
 
 
+def _detection(learnt: Any) -> dict[str, Any]:
+    """What of drift detection works and what still learns, as the daemon last noted it; empty before it has."""
+    parts = [] if learnt is None else [dict(part) for part in learnt.armed]
+    return {"detection": parts, "detection_note": None if learnt is None else learnt.note}
+
+
 def worst(states: list[str]) -> str:
     """Bad beats unknown beats good; nothing watched is unknown."""
     return next((state for state in ("bad", "unknown") if state in states), "good" if states else "unknown")
 
 
 def _target(row: Any, last: list[Sample], skipped: dict[str, int], open_now: list[Incident], now: datetime) -> dict[str, Any]:
+    from monitor.config.cron import intervals_of  # noqa: PLC0415
     from monitor.show.records import sample_record  # noqa: PLC0415
 
-    intervals = {name: timedelta(seconds=every) for name, every in row.schedule.items() if every is not None}
-    overdue = judge_no_samples(row.name, intervals, {s.probe: s.started_at for s in last}, row.first_seen, now)
+    started = {s.probe: s.started_at for s in last}
+    overdue = judge_no_samples(row.name, intervals_of(row.schedule, started, row.first_seen), started, row.first_seen, now)
     loud = [i for i in open_now if i.target == row.name and i.severity in {Severity.WARNING, Severity.PAGE}]
     watched = [s for s in last if s.probe in row.schedule] if row.schedule else last
     # A canary that failed just now, or answered wrong, may be no incident yet; the state is then unknown, never good.
@@ -102,6 +110,7 @@ def _print(report: dict[str, Any]) -> None:
             for s in target["last_samples"]
         ]
         out.print(table(["probe", "class", "last", "phase", "outcome", "verdict", "TTFT ms", "tokens/s", ""], rows))
+        _print_detection(out, target)
         if target["skipped_24h"]:
             told = ", ".join(f"{count} {reason}" for reason, count in target["skipped_24h"].items())
             out.print(f"runs skipped in 24 h: {told}", style="dim")
@@ -114,3 +123,15 @@ def _print(report: dict[str, Any]) -> None:
         out.print(Text(f"{severity}  #{incident['id']} {summary}{acknowledged}", STYLES.get(severity, "")))
     if report["undelivered"]:
         out.print(f"{report['undelivered']} notifications were not delivered; `vllm-canary alerts log` tells why", style="yellow")
+
+
+def _print_detection(out: Any, target: dict[str, Any]) -> None:
+    from monitor.show.terminal import printable  # noqa: PLC0415
+
+    armed = [part["what"] for part in target["detection"] if part["armed"]]
+    learning = [f"{part['what']} ({part['detail']})" for part in target["detection"] if not part["armed"]]
+    for what, parts in (("armed", armed), ("not armed", learning)):
+        if parts:
+            out.print(f"{what}: {printable('; '.join(parts))}", style="dim")
+    if target["detection_note"]:
+        out.print(printable(target["detection_note"]), style="dim")

@@ -8,7 +8,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, SchemaError
 from pydantic import Field, field_validator, model_validator
 
-from monitor.config.settings import Block
+from monitor.config.block import Block
 from monitor.model import Expectation
 
 _CONDITIONS = (

@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from monitor.config.block import Block
+from monitor.config.cron import check_cron
 from monitor.config.expect import Expect
 from monitor.config.problems import ConfigError, Problem
-from monitor.config.settings import Block, Settings
+from monitor.config.settings import Settings
 from monitor.config.values import Duration, DurationOrNone
 from monitor.config.yamlfile import YamlFile
 from monitor.model import Probe
@@ -149,20 +151,6 @@ def load_probe(path: Path, settings: Settings) -> Probe:
     known_class = settings.class_settings(parsed.traffic_class)
     overridden = "max_wait" in parsed.model_fields_set  # None is a value of its own: it waits as long as it takes
     return _probe(path.stem, parsed, parsed.max_wait if overridden or known_class is None else known_class.max_wait)
-
-
-def check_cron(cron: str) -> None:
-    """Raises ValueError with the mend for a line that is none, or that another tool would read otherwise."""
-    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - only where a probe uses cron
-
-    if len(cron.split()) != 5:
-        raise ValueError("give cron five fields: minute, hour, day, month, weekday; for example */5 * * * *")
-    if any(c.isdigit() for c in cron.split()[4]):  # cron counts weekdays from Sunday, APScheduler from Monday
-        raise ValueError(f"is {cron!r}; name the weekdays, for example mon-fri: their numbers mean different days to different tools")
-    try:
-        CronTrigger.from_crontab(cron, timezone="UTC")
-    except ValueError as error:
-        raise ValueError(f"is {cron!r}: {error}") from None
 
 
 def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:

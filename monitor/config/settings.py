@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from monitor.config.block import Block
+from monitor.config.detector import DetectorSettings
 from monitor.config.problems import ConfigError, Problem
 from monitor.config.values import (
     Duration,
@@ -27,12 +29,6 @@ DEFAULT_LISTEN = "127.0.0.1:9462"
 DEFAULT_TOKEN_BUDGET = 30_000
 
 
-class Block(BaseModel):
-    """A block of a file: unknown keys are refused, so that a misspelt one is never silently ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
 class ClassSettings(Block):
     """A traffic class: requests of one kind, judged together and never mixed with others."""
 
@@ -41,6 +37,12 @@ class ClassSettings(Block):
         description="The longest a canary of this class waits for its first token before it is cancelled and recorded as "
         "`queue_cap`; `none` waits as long as it takes.",
         examples=["2s"],
+    )
+    ttft: Duration | None = Field(
+        default=None,
+        description="The service level: at most one canary of this class in twenty may wait longer for its first token. Without one, "
+        "only canaries that got none in time count against it.",
+        examples=["1s"],
     )
     token_budget_per_hour: int | None = Field(
         default=None, gt=0, description="The most tokens this class's canaries may cost in an hour on one target.", examples=[10000]
@@ -200,6 +202,7 @@ class Settings(Block):
     )
     targets: list[TargetSettings] = Field(description="The servers to watch.", min_length=1)
     channels: list[ChannelSettings] = Field(default_factory=list, description="Where alerts go.")
+    detector: DetectorSettings = Field(default_factory=DetectorSettings, description="How drift is detected; the defaults need no tuning.")
 
     @property
     def class_names(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from monitor.config.detector import DetectorSettings
 from monitor.config.expect import Expect
 from monitor.config.probes import Message, ProbeFile, Sampling
 from monitor.config.settings import ChannelSettings, ClassSettings, Settings, TargetSettings
@@ -19,16 +20,18 @@ from monitor.config.settings import ChannelSettings, ClassSettings, Settings, Ta
 def sample_config(target: Mapping[str, Any], database: str = "history.db") -> str:
     """A commented config.yaml for one target. What is not set stands there as a comment with its default or an example."""
     lines = ["# vllm-canary: what is watched, and where the history is kept. `vllm-canary check` says whether it works.", ""]
-    lines += _fields(Settings, {"database": database}, skip={"classes", "targets", "channels"})
+    lines += _fields(Settings, {"database": database}, skip={"classes", "targets", "channels", "detector"})
     lines += [*_comment(Settings.model_fields["classes"]), "classes:", "  chat:"]
     lines += _fields(ClassSettings, {"max_wait": "2s"}, indent=4)
     lines += ["  batch:", "    max_wait: 10s", ""]
     lines += [*_comment(Settings.model_fields["targets"]), "targets:"]
     lines += _entry(_fields(TargetSettings, target, indent=4))
+    knob = _fields(DetectorSettings, {}, skip=set(DetectorSettings.model_fields) - {"false_alarms_per_month"}, indent=2)
+    lines += [*_comment(Settings.model_fields["detector"]), "# detector:", *(f"# {line}".rstrip("# ") for line in knob)]
     lines += [*_comment(Settings.model_fields["channels"]), "# channels:"]
     channel = _fields(ChannelSettings, _examples(ChannelSettings, {"name", "kind", "url"}), indent=4)
     lines += [f"# {line}".rstrip() for line in _entry(channel)]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(lines).rstrip("\n# ") + "\n"
 
 
 def _examples(model: type[BaseModel], names: set[str]) -> dict[str, Any]:
@@ -90,6 +93,7 @@ def reference() -> str:
         ("config.yaml: classes", ClassSettings),
         ("config.yaml: targets", TargetSettings),
         ("config.yaml: channels", ChannelSettings),
+        ("config.yaml: detector", DetectorSettings),
         ("probes/NAME.yaml", ProbeFile),
         ("probes/NAME.yaml: messages", Message),
         ("probes/NAME.yaml: sampling", Sampling),

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from monitor.alert import incidents
 from monitor.judge import changes
 from monitor.measure.identity import Sources, read_identity
-from monitor.model import Fingerprint, FingerprintField, Kind, ServerPage
+from monitor.model import Change, Fingerprint, FingerprintField, Kind, ServerPage
 from monitor.store import fingerprints
 from monitor.store.fingerprints import StoredFingerprint
 from monitor.store.writer import Writer
@@ -21,6 +21,28 @@ from monitor.store.writer import Writer
 log = logging.getLogger(__name__)
 Fields = Mapping[str, FingerprintField]
 SECOND_LOOK_S = 2.0  # a change must be seen twice: during a restart, parts of the old and the new server mix
+
+
+class Rounds:
+    """When which target's identity is read: each at the start, again every `every_s`, and at once when its cards are other ones.
+
+    The second round is spread over the interval, or a fleet would be read in one burst for ever. Pure but for its own memory.
+    """
+
+    def __init__(self, targets: Sequence[str], every_s: float) -> None:
+        self._every_s = every_s
+        self._first_wait_s = {name: every_s * place / len(targets) for place, name in enumerate(targets, 1)}
+        self._due_s: dict[str, float] = {}
+        self._cards: dict[str, object] = {}
+
+    def due(self, target: str, now_s: float, cards: object) -> bool:
+        """Whether to read it now; `cards`: what of its cards should stay as it is. Saying yes books the reading."""
+        due_s = self._due_s.get(target)
+        if due_s is not None and now_s < due_s and cards == self._cards[target]:
+            return False
+        self._due_s[target] = now_s + (self._first_wait_s[target] if due_s is None else self._every_s)
+        self._cards[target] = cards
+        return True
 
 
 class IdentityWatch:
@@ -56,6 +78,13 @@ class IdentityWatch:
                 seen = again
             await self._keep(seen)
         return True
+
+    async def unseen(self, page: ServerPage) -> tuple[Change, ...]:
+        """Root fields of the server that are not what the history knows of it; those of the cards left out, which move for a moment too."""
+        if self.current is None:
+            return ()
+        seen = await read_identity(self._sources(), page)
+        return tuple(c for c in changes.compare(self.current.fields, seen.fields).roots if not c.field.startswith("gpu"))
 
     async def note_system_fingerprint(self, target: str, value: str) -> None:
         """What an answer says of its server; new to us or changed, it is kept like any other field."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
 from monitor.alert import incidents
+from monitor.config.cron import intervals_of
 from monitor.config.settings import TargetSettings
+from monitor.daemon.driftincidents import BY_DIGEST, judge_drift
 from monitor.daemon.watch import TargetWatch
 from monitor.judge import cards, gate
 from monitor.judge.changes import config_change_over
@@ -25,12 +27,11 @@ ANSWERS_LOOK_BACK = timedelta(hours=24)
 ANSWERS_LIMIT = 400
 JUDGED = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES, Kind.UNKNOWN_LASTING)
 NOBODY_ANSWERED = frozenset({Outcome.REFUSED, Outcome.TIMEOUT})
-CRON_INTERVAL = timedelta(days=1)  # a cron line may be rarer than this only knowingly; silence is said after three of these
 
 
-def intervals_of(probes: Sequence[Probe]) -> dict[str, timedelta]:
-    """How often each probe should measure."""
-    return {p.name: timedelta(seconds=p.every_s) if p.every_s is not None else CRON_INTERVAL for p in probes}
+def schedule_of(probes: Sequence[Probe]) -> dict[str, float | str | None]:
+    """When each probe runs: seconds between runs, or a cron line."""
+    return {probe.name: probe.every_s if probe.cron is None else probe.cron for probe in probes}
 
 
 def contacts_of(samples: Sequence[Sample], readings: Sequence[tuple[datetime, str]], same_address: bool = True) -> list[Contact]:
@@ -70,11 +71,14 @@ def judge_target(
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
     stretch = watch.state.leave.stretch(time.monotonic())
     waiting = watch.lanes_in_flight()  # a canary that is out, cold or behind a queue, is no silence: its lane waits with it
-    expected = intervals_of([probe for probe in watch.probes if probe.capped not in waiting])
-    intervals = {} if stretch is None else {probe: stretch * every for probe, every in expected.items()}
     if stretch != 1:
         watch.expected_since = now  # when it is used again, its probes have their full time before silence is said
-    silent = judge_no_samples(name, intervals, last, max(watching_since, watch.expected_since or watching_since), now)
+    expected_since = max(watching_since, watch.expected_since or watching_since)
+    counted_from = {probe: max(at, expected_since) for probe, at in last.items()}
+    schedule = schedule_of([probe for probe in watch.probes if probe.capped not in waiting])
+    expected = intervals_of(schedule, counted_from, expected_since)
+    intervals = {} if stretch is None else {probe: stretch * every for probe, every in expected.items()}
+    silent = judge_no_samples(name, intervals, last, expected_since, now)
     unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
     findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
 
@@ -90,8 +94,21 @@ def judge_target(
     incidents.reconcile(connection, name, JUDGED, findings, now, channels, is_over)
     _judge_cards(connection, watch, now, channels)
     _judge_answers(connection, watch, now, channels)
+    judge_drift(connection, watch, now, channels)
     _close_config_changes(connection, watch, now, channels)
     return incidents.open_incidents(connection, name)
+
+
+DEPARTED_AFTER = timedelta(minutes=1)  # readings come every 15 s
+DEPARTED = "no daemon watches this target any more: the configuration has it no longer"
+
+
+def close_departed(connection: Connection, own: Collection[str], now: datetime, channels: Sequence[str]) -> None:
+    """Close what is open on targets that left the configuration. One that another daemon on this database still reads is its own."""
+    gone = set(queries.unread_since(connection, now - DEPARTED_AFTER)) - set(own)
+    for incident in incidents.open_incidents(connection):
+        if incident.target in gone:
+            incidents.close(connection, incident, now, DEPARTED, channels)
 
 
 def _judge_cards(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
@@ -125,9 +142,9 @@ def _close_config_changes(connection: Connection, watch: TargetWatch, now: datet
     name = watch.settings.name
     current = fingerprints.current(connection, watch.target_id)
     for incident in incidents.open_incidents(connection, name, [Kind.CONFIG_CHANGE]):
-        if current is None:
-            continue
+        if current is None or incident.evidence.get("felt") or incident.subject == BY_DIGEST:
+            continue  # slower since then: not over, however warm the answers
         since = queries.samples(connection, SampleFilter(since=incident.opened_at, target=name), limit=ANSWERS_LIMIT)
-        reason = config_change_over(incident, current.digest, [probe.name for probe in watch.probes], since)
+        reason = config_change_over(incident, current.digest, watch.probes, since, now)
         if reason is not None:
             incidents.close(connection, incident, now, reason, channels)

@@ -11,9 +11,11 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from sqlalchemy import Connection
 
+from monitor.daemon.boost import Boost
 from monitor.errors import Told
 from monitor.model import Probe
 from monitor.store import record
@@ -21,6 +23,7 @@ from monitor.store.writer import Writer
 
 GATHER_S = 0.2  # probes that fall due within this time are one round
 LEASE = timedelta(seconds=30)
+EXTRAS_EVERY_S = 1.0
 
 
 class LeaseTakenError(Told):
@@ -129,3 +132,31 @@ class Lane:
             for _, future in due.values():
                 if not future.done():
                     future.set_result(None)
+
+
+class Asking(Protocol):
+    """Who asks for runs beside the schedule (TargetWatch)."""
+
+    boost: Boost
+
+    def extras(self) -> list[Probe]:
+        """What should run now."""
+
+
+async def run_extras(sources: Sequence[tuple[Asking, Lane]]) -> None:
+    """For ever: what is asked for beside the schedule goes into its lane."""
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def one(asking: Asking, lane: Lane, probe: Probe) -> None:
+        try:
+            await lane.submit(probe)
+        finally:
+            asking.boost.forget(probe)
+
+    while True:
+        for asking, lane in sources:
+            for probe in asking.extras():
+                task = asyncio.create_task(one(asking, lane, probe))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+        await asyncio.sleep(EXTRAS_EVERY_S)

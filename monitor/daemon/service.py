@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -17,10 +18,14 @@ from monitor.config.settings import Settings
 from monitor.config.values import host_port
 from monitor.daemon import systemd
 from monitor.daemon.cards import CardWatches
-from monitor.daemon.judging import judge_target
-from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased
+from monitor.daemon.drift import DriftWatch
+from monitor.daemon.identity import Rounds
+from monitor.daemon.judging import close_departed, judge_target, schedule_of
+from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased, run_extras
 from monitor.daemon.schedule import Schedule
+from monitor.daemon.tuning import drift_settings
 from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.judge.drift.detector import Detector
 from monitor.measure.cardfigures import GpuWindow
 from monitor.measure.gpu import Timing
 from monitor.model import GpuEvent, Outcome, Probe, Sample, Verdict
@@ -34,6 +39,8 @@ log = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005  # threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a turn
 JUDGE_EVERY_S = 2.0
 JUDGE_AT_LEAST_EVERY_S = 10.0
+DEPARTED_EVERY_S = 60.0
+OUTBOX_EVERY_S = 5.0  # for what other processes, such as `incidents close`, want told; our own news wakes the dispatcher
 IDENTITY_EVERY_S = 180.0
 CARDS_EVERY_S = 5.0  # how often it is asked whether driver or cards changed; asking costs nothing
 NVML_IDENTITY_EVERY_S = 20.0
@@ -97,11 +104,13 @@ class Daemon:
         gpu = self._card_watches(writer)
         gpu.start()
         budgets = {name: c.token_budget_per_hour for name, c in self._settings.classes.items() if c.token_budget_per_hour is not None}
+        thresholds = drift_settings(self._settings)
         for target in self._settings.targets:
-            watch = TargetWatch(target, self._probes, writer, gpu.of(target.watches_gpus), list(self._channels), class_budgets=budgets)
+            drift = DriftWatch(target.name, thresholds, Detector)
+            cards = gpu.of(target.watches_gpus)
+            watch = TargetWatch(target, self._probes, writer, cards, list(self._channels), class_budgets=budgets, drift=drift)
             await watch.load()
-            schedule = {probe.name: probe.every_s for probe in self._probes}
-            writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule))
+            writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule_of(self._probes)))
             watch.on_skip, watch.on_page = self._exporter.skipped, self._exporter.page
             self._watches.append(watch)
         lanes = {watch.settings.name: self._lanes(watch, writer) for watch in self._watches}
@@ -109,7 +118,10 @@ class Daemon:
         dispatcher = Dispatcher(writer, self._channels)
         loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
         loops += [asyncio.create_task(self._judge(writer)), asyncio.create_task(self._identities())]
-        loops.append(asyncio.create_task(dispatcher.run()))
+        loops.append(asyncio.create_task(dispatcher.run(OUTBOX_EVERY_S)))
+        loops.append(asyncio.create_task(run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])))
+        gc.collect()
+        gc.freeze()  # what lives as long as the daemon is looked through once: with 200 targets each full collection stopped us for 90 ms
         schedule_of_all.start()
         try:
             await self._until_stopped(loops)
@@ -189,8 +201,13 @@ class Daemon:
         channels = list(self._channels)
         since = last = datetime.now(UTC)
         seen: dict[str, tuple[int, float]] = {}
+        departed_s = 0.0
         while True:
             now = datetime.now(UTC)
+            if time.monotonic() >= departed_s:
+                departed_s = time.monotonic() + DEPARTED_EVERY_S
+                own = [watch.settings.name for watch in self._watches]
+                writer.submit(partial(close_departed, own=own, now=now, channels=channels))
             since = now if now < last or now - last > SLEPT else since  # we were stopped, or the clock was set back
             last = now
             for watch in self._watches:
@@ -211,14 +228,12 @@ class Daemon:
     async def _identities(self) -> None:
         """Read every target's identity now, every few minutes, and when the driver or a card changed; after a restart of the server
         the watch does it by itself."""
-        due_s: dict[str, float] = {}
-        cards: dict[str, object] = {}
+        rounds = Rounds([watch.settings.name for watch in self._watches], IDENTITY_EVERY_S)
         while True:
             for watch in self._watches:
-                name, seen = watch.settings.name, watch.cards.settled()
-                if time.monotonic() < due_s.get(name, 0.0) and seen == cards.get(name):
+                name = watch.settings.name
+                if not rounds.due(name, time.monotonic(), watch.cards.settled()):
                     continue
-                due_s[name], cards[name] = time.monotonic() + IDENTITY_EVERY_S, seen
                 try:
                     await watch.refresh_identity()
                 except DatabaseError as error:

@@ -1,42 +1,32 @@
-"""One watched server: looks at its metrics page, knows its process start and how warm it is, and turns a probe into a stored sample."""
+"""The canaries of one watched server: turns a probe into a stored sample, judged by its pin and within the token budget."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TypeVar
 
-import httpx
 from sqlalchemy import Connection
 
-from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
+from monitor.daemon.boost import Boost
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
-from monitor.daemon.identity import IdentityWatch
-from monitor.daemon.serverstate import ServerState
-from monitor.judge.gate import judge_gate, pin_for
+from monitor.daemon.drift import DriftWatch
+from monitor.daemon.scoring import scored_shift
+from monitor.daemon.server import WatchedServer
+from monitor.judge.gate import judge_gate, pin_for, was_alone
 from monitor.measure.answer import observed
 from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
-from monitor.measure.canary import Canary, Measurement
-from monitor.measure.identity import Sources
+from monitor.measure.canary import Measurement
 from monitor.measure.lengthen import lengthened
-from monitor.measure.preflight import Preflight
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import ConnectionSetupError, client, client_of
-from monitor.model import Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
+from monitor.model import Outcome, Phase, Pin, Probe, Sample, Verdict
 from monitor.store import pins, queries, record
 from monitor.store.writer import Writer
-
-T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +46,8 @@ def again(probe: Probe) -> Probe:
     return replace(probe, name=f"{probe.name}-again")
 
 
-class TargetWatch:
-    """Everything about one target that lives between two canaries. One canary at a time in each lane; both lanes share this."""
+class TargetWatch(WatchedServer):
+    """A server and the canaries that are sent to it. One canary at a time in each lane; both lanes share this."""
 
     def __init__(
         self,
@@ -68,59 +58,40 @@ class TargetWatch:
         channels: Sequence[str] = (),
         keeps_identity: bool = True,
         class_budgets: Mapping[str, int] | None = None,
+        drift: DriftWatch | None = None,
     ) -> None:
-        self.settings = settings
-        self._keeps_identity = keeps_identity
+        super().__init__(settings, writer, cards, channels, keeps_identity)
         self.probes = list(probes)
-        self.writer = writer
-        self.cards = cards
-        self._channels = channels
-        self._http = _client(settings) if keeps_identity else client_of(settings)
-        self._page = MetricsPage(self._http, settings.metrics_page)
-        self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
-        self._noting = asyncio.Lock()
-        self.state = ServerState(settings.when_idle)
         self.pins: list[Pin] = []
         self.samples_stored = self.samples_judged = 0  # so that judges look again only when there is something new
         self._pins_stamp: tuple[int, int] | None = None
-        self._system_fingerprint: str | None = None
-        self._identity_due = True
         self._revisions: dict[str, int] = {}
         self._in_flight: list[tuple[bool, Phase]] = []
         self._ready: dict[str, Probe] = {}  # probes fitted to this server's context
         self._class_budgets = dict(class_budgets or {})
         self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
+        self.drift = drift  # None: only the daemon detects drift
+        self.boost = Boost()
         self.expected_since: datetime | None = None  # while the server was left alone, no sample was expected
         self.on_skip: Callable[[str, str, int], None] | None = None
-        self.on_page: Callable[[str, ServerPage], None] | None = None
 
     async def load(self) -> None:
         """Take up what the history knows of this target."""
         now = datetime.now(UTC)
+        await self.take_up()
 
-        def work(connection: Connection) -> int:
-            target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
+        def work(connection: Connection) -> None:
             known = [*self.probes, *(again(probe) for probe in self.probes if probe.same_salt_twice)]
             self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in known}
-            spent = queries.tokens_since(connection, target_id, now - HOUR)
+            spent = queries.tokens_since(connection, self.target_id, now - HOUR)
             self.ledger = TokenLedger(self.settings.token_budget_per_hour, spent, self._class_budgets)
-            row = queries.target(connection, self.settings.name)
-            if row is not None and row.process_start_id is not None:
-                self.state.take_up(connection, target_id, row.process_start_id)
-            return target_id
 
-        self.target_id = await self._db(work)
-        self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, not self._keeps_identity)
-        await self.identity.load()
+        await self._db(work)
         await self.reload_pins()
 
     def revision_digest(self, probe: Probe) -> str:
         """The revision under which this probe's samples are stored; one that is fitted to the context has one of its own."""
         return self._ready.get(probe.name, probe).revision
-
-    def fingerprint_digest(self) -> str | None:
-        """What is being served, as the daemon last read it."""
-        return None if self.identity.current is None else self.identity.current.digest
 
     async def store_pin(self, pin: Pin) -> int:
         """Record a pin of this target under its present identity."""
@@ -145,71 +116,25 @@ class TargetWatch:
         if found is not None:
             self._pins_stamp, self.pins = found
 
-    async def find_model(self) -> None:
-        """Learn the served model's name where the configuration does not give it. Raises what monitor.measure.api raises,
-        and SeveralModelsError."""
-        if self.settings.model is not None:
-            return
-        self.canary.model = the_one_model(self.settings.url, await models(self._http))
-
-    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
-        """Probes that this server's context cannot hold, and the model's name on the way. Raises as find_model does."""
-        cards = await models(self._http)
-        self.canary.model = self.settings.model or the_one_model(self.settings.url, cards)
-        flight = Preflight(self.settings.name, self._http, self._page, self.canary.model)
-        flight.max_model_len = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
-        await flight.probe_lengths(probes, directory)
-        return flight.misfits
-
-    async def look(self) -> ServerPage:
-        """Read the metrics page and note what it tells: a new start of the process, and whether the engine moved."""
-        page = await self._page.read()
-        if self.on_page is not None:
-            self.on_page(self.settings.name, page)
-        async with self._noting:
-            await self._note(page)
-        return page
-
-    async def _note(self, page: ServerPage) -> None:
-        new = self.state.new_start(page)
-        if new is not None:
-            now = datetime.now(UTC)
-            start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
-            self.state.begin(new, start_id, now)
-            self._system_fingerprint, self._identity_due = None, True
-            self._ready.clear()
-            log.info("target=%s process_start=%s noticed_by=%s", self.settings.name, new.started_at or "unknown", new.source)
-        self.state.note(page)
-
-    async def refresh_identity(self, page: ServerPage | None = None) -> None:
-        """Read the identity now; a server that does not answer leaves it due."""
-        page = page or await self.look()
-        try:
-            cards = await models(self._http)
-            if self.settings.model is None:
-                self.canary.model = the_one_model(self.settings.url, cards)
-        except ServerUnreachableError:
-            return
-        except (ServerRefusedError, SeveralModelsError) as error:
-            log.warning("target=%s /v1/models: %s", self.settings.name, error)
-        self._identity_due = not await self.identity.refresh(page)
-
     async def run_all(self, probe: Probe) -> list[Stored] | Skipped:
         """A probe as it is meant: once, twice with the same cache salt, or again to decide a near tie. Skipped when nothing was sent."""
         salt = uuid.uuid4().hex
-        first = await self.run(probe, salt)
+        first = await self.run(probe, salt, extra=self.boost.begin(probe, time.monotonic()))
         if isinstance(first, Skipped):
             return first
         second: Stored | Skipped | None = None
         if probe.same_salt_twice and first[0].sample.outcome is Outcome.OK:
             second = await self.run(again(probe), salt)
-        elif first[0].sample.verdict is Verdict.NEAR_TIE and not first[0].sample.running:
+        elif first[0].sample.verdict is Verdict.NEAR_TIE and was_alone(first[0].sample):
             second = await self.run(probe, retry_of=first)  # a near tie on an idle server is decided by one more run, and marked
         return [first] if second is None or isinstance(second, Skipped) else [first, second]
 
-    async def run(self, probe: Probe, cache_salt: str | None = None, retry_of: Stored | None = None) -> Stored | Skipped:
-        """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample."""
-        if not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._keeps_identity):
+    async def run(
+        self, probe: Probe, cache_salt: str | None = None, retry_of: Stored | None = None, extra: bool = False
+    ) -> Stored | Skipped:
+        """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample. An `extra` one was
+        found to fit into the reserve when it was asked for."""
+        if not extra and not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._keeps_identity):
             self.skip(probe.name, "token_budget")
             return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
         before = await self.look()
@@ -234,7 +159,19 @@ class TargetWatch:
             raise
         finally:
             self._in_flight.remove((probe.capped, phase))
-        return await self._finish(probe, measured, retry_of)
+        return await self._finish(probe, measured, retry_of, extra)
+
+    def extras(self) -> list[Probe]:
+        """Probes to run now beside their schedule: drift detection suspects something, and the reserve of the budget has room."""
+        if self.drift is None or not self.drift.boosted or self.state.leave.unused(time.monotonic()):
+            return []
+        now = datetime.now(UTC)
+        chosen: list[Probe] = []
+        for probe in self.boost.due(self.probes, time.monotonic()):
+            if self.ledger.allows_extra(probe, now, chosen):
+                self.boost.ask(probe)
+                chosen.append(probe)
+        return chosen
 
     def lanes_in_flight(self) -> set[bool]:
         """Which lanes (True: the capped one) have a canary out now."""
@@ -259,7 +196,7 @@ class TargetWatch:
             self._revisions[probe.name] = await self._db(lambda c: record.ensure_revision(c, ready, now))
         return ready
 
-    async def _finish(self, probe: Probe, measured: Measurement, retry_of: Stored | None) -> Stored:
+    async def _finish(self, probe: Probe, measured: Measurement, retry_of: Stored | None, extra: bool) -> Stored:
         self.state.measured(probe, measured.sample, measured.after)
         if measured.after is not None:
             async with self._noting:
@@ -270,7 +207,8 @@ class TargetWatch:
         if answer.system_fingerprint is not None and not self._identity_due:  # else it is read with everything else, and only together
             await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
         sample, reason = self._judged(probe, measured)
-        self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens)
+        self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens, extra)
+        sample = await self._scored(probe, sample)
         told = measured.detail or (reason if sample.verdict in {Verdict.FAIL, Verdict.NEAR_TIE} else None)
         return replace(measured, sample=sample, detail=told), self._store(sample, told, retry_of)
 
@@ -292,6 +230,20 @@ class TargetWatch:
         )
         return judged, judgement.reason
 
+    async def _scored(self, probe: Probe, sample: Sample) -> Sample:
+        """With the move of the pinned answer where another one came: asked for when nobody else is served and the budget has room."""
+        pin = next((pin for pin in self.pins if pin.id == sample.pin), None)
+        now = datetime.now(UTC)
+        if pin is None or sample.first_divergence is None or not was_alone(sample) or not self.ledger.allows(probe, now):
+            return sample
+        try:
+            shift, tokens = await scored_shift(self._http, probe, self.canary.model, pin.outputs[0])
+        except asyncio.CancelledError:
+            self._store(sample, "vllm-canary was stopped before the pinned answer was scored")
+            raise
+        self.ledger.note(probe, now, None, tokens)
+        return replace(sample, logprob_shift=shift)
+
     def _store(self, sample: Sample, detail: str | None, retry_of: Stored | None = None) -> Future[int]:
         start_id, current = self.state.start_id, self.identity.current
 
@@ -312,38 +264,12 @@ class TargetWatch:
         self.samples_stored += 1
         return self.writer.submit(work)
 
+    def _restarted(self) -> None:
+        self._ready.clear()
+
     def skip(self, probe: str, reason: str, count: int = 1) -> None:
         """Count runs that were not done."""
         now = datetime.now(UTC)
         if self.on_skip is not None:
             self.on_skip(self.settings.name, reason, count)
         self.writer.submit(lambda c: record.insert_skipped(c, self.target_id, probe, now, reason=reason, count=count))
-
-    async def store_reading(self) -> ServerPage:
-        """One reading of the metrics page between canaries, stored: a batch job between two canaries must not be invisible."""
-        page = await self.look()
-        start_id = self.state.start_id
-        self.writer.submit(lambda c: record.insert_server_reading(c, self.target_id, page, start_id))
-        if self._identity_due:
-            await self.refresh_identity(page)
-        return page
-
-    async def close(self) -> None:
-        """Let go of the connection."""
-        await self._http.aclose()
-
-    def _sources(self) -> Sources:
-        gpu, reason = self.cards.identity()
-        return Sources(self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint)
-
-    async def _db(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.wrap_future(self.writer.submit(work))
-
-
-def _client(settings: TargetSettings) -> httpx.AsyncClient:
-    """The client; a key or a certificate that is missing is said, and shows in each sample as what the server makes of it."""
-    try:
-        return client_of(settings)
-    except ConnectionSetupError as error:
-        log.error("%s", error)
-        return client(settings.url, None, settings.headers)

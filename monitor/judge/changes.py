@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from monitor.model import (
@@ -22,6 +22,7 @@ from monitor.model import (
     Kind,
     Outcome,
     Phase,
+    Probe,
     Sample,
     Severity,
 )
@@ -137,15 +138,26 @@ def _told(value: Any, limit: int = 60) -> str:
 ROLLED_BACK = "rolled back: what had changed is again what it was before"
 
 
-def config_change_over(incident: Incident, current_digest: str, probes: Sequence[str], samples: Sequence[Sample]) -> str | None:
+SETTLED_AFTER = timedelta(hours=24)
+OFTEN_S = 3600.0  # probes that run at least so often are waited for
+
+
+def config_change_over(
+    incident: Incident, current_digest: str, probes: Sequence[Probe], samples: Sequence[Sample], now: datetime
+) -> str | None:
     """Why an open configuration change is over; None while it is not.
 
-    Until retests exist it is over after the first full warm round: every probe has answered well, not cold, under the identity
-    that the server has now. (A change that is undone is closed when the undoing is seen.)
+    Until retests exist it is over after a full warm round under the identity that the server has now: every probe that has run since has
+    answered well, not cold, and all that run often have run. Rare ones, and those without a cap, are not waited for; nor is a probe that
+    cannot run for longer than a day. (A change that is undone is closed when the undoing is seen.)
     """
-    warm = {
-        s.probe
-        for s in samples
-        if s.outcome is Outcome.OK and s.phase is not Phase.COLD and s.fingerprint == current_digest and s.started_at >= incident.opened_at
-    }
-    return "every probe has answered warm under the new configuration" if probes and warm >= set(probes) else None
+    known = {probe.name for probe in probes}
+    since = [s for s in samples if s.started_at >= incident.opened_at and s.probe in known and s.outcome is not Outcome.CANCELLED]
+    warm = {s.probe for s in since if s.outcome is Outcome.OK and s.phase is not Phase.COLD and s.fingerprint == current_digest}
+    often = {probe.name for probe in probes if probe.capped and probe.every_s is not None and probe.every_s < OFTEN_S}
+    wanted = often | {s.probe for s in since}
+    if wanted and warm >= wanted:
+        return "every probe has answered warm under the new configuration"
+    if now - incident.opened_at < SETTLED_AFTER:
+        return None
+    return f"it was a day ago; not yet answered warm under the new configuration: {', '.join(sorted(wanted - warm)) or 'all'}"

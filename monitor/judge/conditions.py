@@ -10,22 +10,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from rapidfuzz.distance import Levenshtein
 
+from monitor.judge.refusals import REFUSALS, is_refusal
 from monitor.model import Expectation
 
-#: How models refuse or abstain, in lower case; a probe may name its own phrases instead.
-REFUSALS = (
-    "i can't help",
-    "i cannot help",
-    "i can't assist",
-    "i cannot assist",
-    "i'm sorry, but i can",
-    "i am unable to",
-    "i'm unable to",
-    "i won't be able to",
-    "as an ai",
-    "i don't have enough information",
-    "i do not have enough information",
-)
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
 _MISSING = object()
 
@@ -35,7 +22,11 @@ def complaint(expectation: Expectation, output: str, finish_reason: str | None) 
     found = _plain_complaint(expectation, output, finish_reason)
     if not expectation.negate:
         return found
-    return None if found is not None else f"expected not to hold, but does: {describe(expectation)}, got {shown(output)}"
+    if found is not None:
+        return None
+    if expectation.refusal is not None:
+        return f"expected no refusal, got {shown(output)}"
+    return f"expected not to hold, but does: {describe(expectation)}, got {shown(output)}"
 
 
 def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> str | None:
@@ -102,8 +93,7 @@ def _finish_reason(wanted: str | None, got: str | None) -> str | None:
 
 
 def _refusal(phrases: Sequence[str], output: str) -> str | None:
-    lowered = output.lower().replace("’", "'")
-    return None if any(p.lower() in lowered for p in phrases) else f"expected a refusal, got {shown(output)}"
+    return None if is_refusal(output, phrases) else f"expected a refusal, got {shown(output)}"
 
 
 def _number(wanted: float, tolerance: float, output: str) -> str | None:

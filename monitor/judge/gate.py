@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from monitor.judge.expect import Judgement, judge_answer
+from monitor.judge.flips import ALARM_NAT, FAILING_RATE, FLIP_RATE, Flips
 from monitor.judge.pinned import PinJudgement, judge_pinned, other_prompt
 from monitor.judge.shift import judge_shift
 from monitor.model import Cause, Finding, Kind, ObservedAnswer, Outcome, Pin, Probe, Sample, Severity, Verdict
@@ -14,6 +15,8 @@ SHIFT_ROUNDS = 3
 NEAR_TIE_RUNS = 50
 NEAR_TIE_SHARE = 0.2
 LEAST_NEAR_TIES = 5
+SEVERAL = "several probes"  # the subject of what no probe shows alone; no probe can have a blank in its name
+JUDGED = frozenset({Verdict.PASS, Verdict.NEAR_TIE, Verdict.FAIL})
 
 
 def pin_for(pins: Sequence[Pin], probe: Probe, digest: str | None) -> tuple[Pin | None, bool]:
@@ -37,19 +40,59 @@ def judge_gate(probe: Probe, outcome: Outcome, observed: ObservedAnswer, pin: Pi
 
 
 def judge_quality(target: str, probes: Sequence[Probe], samples: Sequence[Sample], reasons: Mapping[str, str]) -> list[Finding]:
-    """Probes with too few passes among their last runs, each counted for itself. Samples oldest first; stale verdicts page nobody."""
+    """Probes with too few passes among their last runs, each counted for itself; and failures that are too many over all of them.
+    Samples oldest first; stale verdicts page nobody."""
     findings = []
+    judged = [s for s in samples if s.verdict in JUDGED]
     for probe in probes:
-        judged = [s for s in samples if s.probe == probe.name and s.verdict in {Verdict.PASS, Verdict.FAIL, Verdict.NEAR_TIE}]
-        last = judged[-probe.repeats :]
-        failed = [s for s in last if s.verdict is Verdict.FAIL]
-        allowed = probe.repeats - probe.require
-        if len(failed) > allowed:
-            findings.append(_quality(target, probe, last, failed, reasons.get(probe.name)))
-    return findings
+        last = [s for s in judged if s.probe == probe.name][-probe.repeats :]
+        if too_few_passes([s.verdict is Verdict.FAIL for s in last], probe.repeats, probe.require):
+            findings.append(_quality(target, probe, last, reasons.get(probe.name)))
+    names = {probe.name for probe in probes}
+    together = _failing_together(target, [s for s in judged if s.probe in names and not s.stale])
+    return findings if together is None else [*findings, together]
 
 
-def _quality(target: str, probe: Probe, last: Sequence[Sample], failed: Sequence[Sample], reason: str | None) -> Finding:
+def too_few_passes(failed: Sequence[bool], repeats: int, require: int) -> bool:
+    """Whether more of a probe's last runs failed than `repeats` and `require` allow; a run that is still to come is not held against it."""
+    return sum(failed[-repeats:]) > repeats - require
+
+
+def _failing_together(target: str, runs: Sequence[Sample]) -> Finding | None:
+    """Failures over all probes, more than answers flip by themselves (monitor/judge/flips.py names the test)."""
+    state, since = Flips(), None
+    for sample in runs:
+        failed = sample.verdict is Verdict.FAIL
+        if failed and not state.failures:
+            since = sample.started_at
+        state = state.failed(sample.probe) if failed else state.passed()
+    if not state.alarmed or since is None:
+        return None
+    failures, of = sum(state.failures.values()), sum(s.started_at >= since for s in runs)
+    return Finding(
+        kind=Kind.QUALITY,
+        target=target,
+        subject=SEVERAL,
+        severity=Severity.PAGE,
+        summary=f"answers fail on {target} more often than they flip by themselves: {failures} of the last {of} over all probes, "
+        f"twice or more on {', '.join(state.failed_twice)}",
+        since=since,
+        cause=Cause.ANSWERS_CHANGED,
+        evidence={
+            "test": "Bernoulli CUSUM over the runs of all probes",
+            "evidence_nat": state.evidence_nat,
+            "alarm_nat": ALARM_NAT,
+            "flip_rate": FLIP_RATE,
+            "failing_rate": FAILING_RATE,
+            "failed": failures,
+            "of": of,
+            "failed_twice": list(state.failed_twice),
+        },
+    )
+
+
+def _quality(target: str, probe: Probe, last: Sequence[Sample], reason: str | None) -> Finding:
+    failed = [s for s in last if s.verdict is Verdict.FAIL]
     stale = all(s.stale for s in failed)
     return Finding(
         kind=Kind.QUALITY,
@@ -63,9 +106,16 @@ def _quality(target: str, probe: Probe, last: Sequence[Sample], failed: Sequence
     )
 
 
+def was_alone(sample: Sample) -> bool:
+    """Whether the server worked for nobody else during the sample. The tokens of others tell it best: the gauge of running requests stays
+    where it was when the last one is aborted (vLLM #29928)."""
+    others = sample.other_generation_tokens
+    return not sample.running if others is None else others <= 0
+
+
 def judge_near_ties(target: str, samples: Sequence[Sample]) -> Finding | None:
     """A rising share of near ties: nothing is wrong yet, but the answers stand less firm than when they were pinned."""
-    judged = [s for s in samples if s.pin is not None and s.verdict in {Verdict.PASS, Verdict.NEAR_TIE, Verdict.FAIL}][-NEAR_TIE_RUNS:]
+    judged = [s for s in samples if s.pin is not None and s.verdict in JUDGED][-NEAR_TIE_RUNS:]
     ties = [s for s in judged if s.verdict is Verdict.NEAR_TIE]
     if len(ties) < LEAST_NEAR_TIES or len(ties) < NEAR_TIE_SHARE * len(judged):
         return None
@@ -82,12 +132,11 @@ def judge_near_ties(target: str, samples: Sequence[Sample]) -> Finding | None:
 
 
 def judge_model_shift(target: str, samples: Sequence[Sample], pins: Mapping[int, Pin]) -> Finding | None:
-    """Log-probabilities of pinned answers moved together although the texts are the same (monitor/judge/shift.py names the test).
+    """Log-probabilities of pinned answers moved together, whether or not the texts are the same (monitor/judge/shift.py names the test).
 
     Only samples that had the server to themselves count: with others in the batch a little noise is normal.
     """
-    alone = [s for s in samples if s.pin in pins and s.logprob_shift is not None and s.first_divergence is None and not s.stale]
-    alone = [s for s in alone if s.other_generation_tokens in {0, None}]
+    alone = [s for s in samples if s.pin in pins and s.logprob_shift is not None and not s.stale and was_alone(s)]
     last = {probe: [s for s in alone if s.probe == probe][-SHIFT_ROUNDS:] for probe in {s.probe for s in alone}}
     shifts = {probe: [s.logprob_shift for s in few if s.logprob_shift is not None] for probe, few in last.items()}
     own = {probe: pins[few[-1].pin] for probe, few in last.items() if few and few[-1].pin is not None}
@@ -101,7 +150,7 @@ def judge_model_shift(target: str, samples: Sequence[Sample], pins: Mapping[int,
         target=target,
         subject="log-probabilities",
         severity=Severity.WARNING,
-        summary=f"the model on {target} is not the one that was pinned: the answers read the same, but their log-probabilities moved "
+        summary=f"the model on {target} is not the one that was pinned: the log-probabilities of the pinned answers moved "
         f"by {result.effect_nat or 0:.3f} nat over {result.probes} probes and {result.rounds} rounds",
         since=min(s.started_at for s in newest),
         cause=Cause.ANSWERS_CHANGED,

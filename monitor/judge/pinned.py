@@ -18,6 +18,9 @@ from monitor.model import ObservedAnswer, Pin, PinnedOutput, Verdict
 
 #: Below this gap two tokens are a tie on any hardware: bf16 logits were seen to wander by some hundredths of a nat with the batch.
 LEAST_TIE_NAT = 0.1
+#: Two tokens that were a tie when pinned stay one until the other is this much likelier (1.6 times): weights of another precision move
+#: them so far (measured on the tiny model of the tests in 4 bits: 0.13 nat), and either was as good an answer then.
+MOST_TIE_NAT = 0.5
 #: A gap within this many times the largest move among the pin's own repeats is the pin's own noise.
 TIE_MOVES = 3.0
 REPEATED_TOKENS = 16
@@ -31,7 +34,7 @@ class PinJudgement:
     verdict: Verdict
     reason: str | None = None
     first_divergence: int | None = None
-    logprob_shift: float | None = None  # root mean square move of log-probabilities over the tokens in common, nat
+    logprob_shift: float | None = None  # root mean square move of log-probabilities over the whole pinned answer, nat
 
 
 def judge_pinned(pin: Pin, observed: ObservedAnswer) -> PinJudgement:
@@ -46,13 +49,13 @@ def judge_pinned(pin: Pin, observed: ObservedAnswer) -> PinJudgement:
         return _by_text(pin, observed)
     closest = max(pin.outputs, key=lambda output: _common(output, observed))
     common = _common(closest, observed)
-    shift = _shift(closest, observed, common)
     if common == len(closest.tokens) == len(observed.tokens):
+        shift = _shift(closest, observed, common)
         if closest.finish_reason != observed.finish_reason:
             reason = f"finish_reason is {observed.finish_reason}, pinned is {closest.finish_reason}"
             return PinJudgement(Verdict.FAIL, reason, logprob_shift=shift)
         return PinJudgement(Verdict.PASS, logprob_shift=shift)
-    return _parted(pin, closest, observed, common, shift)
+    return _parted(pin, closest, observed, common)
 
 
 def other_prompt(pin: Pin, observed: ObservedAnswer) -> str | None:
@@ -114,18 +117,28 @@ def tie_gap_nat(pin: Pin) -> float:
     return max(LEAST_TIE_NAT, TIE_MOVES * (pin.noise_nat or 0.0))
 
 
-def _parted(pin: Pin, closest: PinnedOutput, observed: ObservedAnswer, index: int, shift: float | None) -> PinJudgement:
+def _parted(pin: Pin, closest: PinnedOutput, observed: ObservedAnswer, index: int) -> PinJudgement:
+    """Judged where it begins. How far the pinned answer moved is not known from another answer: somebody has to have it scored."""
     expected = closest.tokens[index] if index < len(closest.tokens) else None
     got = observed.tokens[index] if index < len(observed.tokens) else None
     where = f"token {index + 1}"
     if expected is None or got is None:
         longer = "goes on after" if expected is None else "ends before"
-        return PinJudgement(Verdict.FAIL, f"the answer {longer} the pinned one ({where}): {shown(observed.text)}", index, shift)
+        return PinJudgement(Verdict.FAIL, f"the answer {longer} the pinned one ({where}): {shown(observed.text)}", index)
     words = f"expected {expected!r}, got {got.token!r} at {where}"
     alternative = got.top.get(expected)
     if alternative is None or got.logprob is None:
-        return PinJudgement(Verdict.FAIL, f"{words}; the pinned token is not among the likeliest any more", index, shift)
-    gap = got.logprob - alternative
-    if gap <= tie_gap_nat(pin):
-        return PinJudgement(Verdict.NEAR_TIE, f"{words}, {gap:.3f} nat apart: a near tie", index, shift)
-    return PinJudgement(Verdict.FAIL, f"{words}, {gap:.2f} nat apart", index, shift)
+        return PinJudgement(Verdict.FAIL, f"{words}; the pinned token is not among the likeliest any more", index)
+    gap, then = got.logprob - alternative, _gap_when_pinned(closest, index, got.token)
+    told = f"{words}, {gap:.3f} nat apart" + ("" if then is None else f" ({then:.3f} the other way when pinned)")
+    limit = tie_gap_nat(pin)
+    if gap <= limit or (then is not None and then <= limit and gap <= MOST_TIE_NAT):
+        return PinJudgement(Verdict.NEAR_TIE, f"{told}: a near tie", index)
+    return PinJudgement(Verdict.FAIL, told, index)
+
+
+def _gap_when_pinned(output: PinnedOutput, index: int, token: str) -> float | None:
+    """How much likelier the pinned token was than this one, when it was pinned; None where that was not recorded."""
+    before = output.tops[index].get(token) if index < len(output.tops) else None
+    chosen = output.logprobs[index]
+    return None if before is None or chosen is None else chosen - before

@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import fmean
 
-from monitor.judge.pinned import shift_between
-from monitor.model import ObservedAnswer, PinnedOutput
+from monitor.judge.expect import judge_answer
+from monitor.judge.pinned import broken_text, shift_between
+from monitor.model import ObservedAnswer, Outcome, PinnedOutput, Probe, Verdict
 
 SPREAD = 0.1  # of the life of a pin: so that not all of them end on one day
+
+
+def unfit(probe: Probe, answer: ObservedAnswer) -> str | None:
+    """Why a finished answer must not be pinned: a condition of the probe does not hold, or it is no answer at all. None: it may."""
+    plain = judge_answer(probe, Outcome.OK, answer.text, answer.finish_reason)
+    return plain.reason if plain.verdict is Verdict.FAIL else broken_text(answer)
 
 
 def outputs_of(answers: Sequence[ObservedAnswer]) -> tuple[PinnedOutput, ...]:

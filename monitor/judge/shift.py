@@ -1,8 +1,9 @@
 """Did the model change although its answers did not? A rank test on how far log-probabilities moved. Pure.
 
-Each sample whose answer is the pinned one carries `logprob_shift`: how far the log-probabilities of its tokens and of their alternatives
-moved from the pin (root mean square, nat). Quantised or swapped weights move them long before a text changes; noise moves them too, by
-at most what the repeats at pinning moved (the pin's noise).
+Each sample carries `logprob_shift`: how far the log-probabilities of the pinned answer's tokens and of their alternatives moved from the
+pin (root mean square, nat); from its own stream where the answer is the pinned one, else by having the pinned one scored. Quantised or
+swapped weights move them long before a text changes; noise moves them too, by at most what the repeats at pinning moved, scoring included
+(the pin's noise).
 
 Test: if nothing changed, the shift of a probe's new sample is one more draw beside its repeats, and exceeds the largest of N of them with a
 chance of at most 1/(N + 1), whatever the distribution. A probe *moved* when the mean of its last rounds exceeds MARGIN times its pin's
@@ -53,5 +54,15 @@ def judge_shift(shifts: Mapping[str, Sequence[float]], noise_nat: Mapping[str, f
 
 
 def binomial_tail(n: int, k: int, p: float) -> float:
-    """P(at least k of n)."""
-    return min(1.0, sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1)))
+    """P(at least k of n), by logarithms: the coefficients of ten thousand runs fit no float."""
+    if k <= 0:
+        return 1.0
+    if p <= 0 or k > n:
+        return 0.0
+    if p >= 1:
+        return 1.0
+
+    def log_share(i: int) -> float:
+        return math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p)
+
+    return min(1.0, math.fsum(math.exp(log_share(i)) for i in range(k, n + 1)))

@@ -54,6 +54,8 @@ class CanaryPoint(NamedTuple):
     throttle_brake_ms: float | None = None
     first_divergence: float | None = None
     logprob_shift: float | None = None
+    stale: bool | None = None
+    pin: int | None = None
 
 
 class CardPoint(NamedTuple):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from monitor.errors import USAGE, Told
 from monitor.model import Pin, PinnedOutput
 
 VERSION = 1
+_PIN = TypeAdapter(Pin)
+_UNKNOWN = {"fingerprint": None, "prompt_tokens": None, "noise_nat": None}  # `to_yaml` leaves out what is unknown
 
 
 class PinFileError(Told):
@@ -53,36 +55,24 @@ def from_yaml(text: str, name: str) -> list[Pin]:
 
 def _pin(entry: Any, place: str) -> Pin:
     try:
-        outputs = tuple(
-            PinnedOutput(
-                text=str(o["text"]),
-                tokens=tuple(o["tokens"]),
-                token_ids=tuple(o["token_ids"]),
-                logprobs=tuple(o["logprobs"]),
-                finish_reason=o.get("finish_reason"),
-                count=int(o.get("count", 1)),
-                tops=tuple(dict(top) for top in o.get("tops", ())),
-            )
-            for o in entry["outputs"]
-        )
-        pin = Pin(
-            id=0,
-            target=str(entry["target"]),
-            probe=str(entry["probe"]),
-            revision=str(entry["revision"]),
-            fingerprint=entry.get("fingerprint"),
-            reason=str(entry["reason"]),
-            author=str(entry["author"]),
-            created_at=datetime.fromisoformat(entry["created_at"]),
-            expires_at=datetime.fromisoformat(entry["expires_at"]),
-            outputs=outputs,
-            prompt_tokens=entry.get("prompt_tokens"),
-            noise_nat=entry.get("noise_nat"),
-            ttft_ms=tuple(entry.get("ttft_ms", ())),
-            decode_tok_s=tuple(entry.get("decode_tok_s", ())),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PinFileError(f"{place}: {error!r} is missing or of the wrong kind") from None
-    if not pin.reason.strip() or not outputs:
-        raise PinFileError(f"{place}: has no {'reason' if outputs else 'outputs'}")
+        pin = _PIN.validate_python({**_UNKNOWN, **entry, "id": 0} if isinstance(entry, dict) else entry)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PinFileError(f"{place}: {where}: {first['msg']}" if where else f"{place}: {first['msg']}") from None
+    wrong = _misfit(pin)
+    if wrong is not None:
+        raise PinFileError(f"{place}: {wrong}")
     return pin
+
+
+def _misfit(pin: Pin) -> str | None:
+    """What types cannot say: a reason, answers, times with a zone, and one log-probability for each token."""
+    if not pin.reason.strip() or not pin.outputs:
+        return f"has no {'reason' if pin.outputs else 'outputs'}"
+    if pin.created_at.tzinfo is None or pin.expires_at.tzinfo is None:
+        return "created_at and expires_at need a time zone, for example 2026-11-30T12:00:00+00:00"
+    for output in pin.outputs:
+        if len(output.logprobs) != len(output.tokens) or len(output.tops) not in {0, len(output.tokens)}:
+            return f"has {len(output.tokens)} tokens, {len(output.logprobs)} logprobs and {len(output.tops)} tops; give one for each token"
+    return None

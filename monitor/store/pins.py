@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from monitor.model import Pin, PinnedOutput
+from monitor.model import Expectation, Pin, PinnedOutput
 from monitor.store import tables as t
 from monitor.store.record import ensure_output
 from monitor.store.times import from_us, maybe_from_us, to_us
 
 
-def add(connection: Connection, pin: Pin, *, target_id: int, revision_id: int, fingerprint_id: int | None) -> int:
-    """Record a pin; one of the same probe under the same identity is retired and kept. Returns its id."""
+def add(
+    connection: Connection, pin: Pin, *, target_id: int, revision_id: int, fingerprint_id: int | None, now: datetime | None = None
+) -> int:
+    """Record a pin; one of the same probe under the same identity is retired (at `now`, else when the pin was made) and kept.
+    Returns its id."""
     same_identity = t.pin.c.fingerprint_id.is_(None) if fingerprint_id is None else t.pin.c.fingerprint_id == fingerprint_id
     this_probe = select(t.probe_revision.c.probe_id).where(t.probe_revision.c.id == revision_id).scalar_subquery()
     earlier = (
@@ -25,7 +28,7 @@ def add(connection: Connection, pin: Pin, *, target_id: int, revision_id: int, f
         .where(t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None), same_identity, t.probe_revision.c.probe_id == this_probe)
     )
     old = list(connection.execute(earlier).scalars())
-    connection.execute(update(t.pin).where(t.pin.c.id.in_(old)).values(retired_at_us=to_us(pin.created_at)))
+    connection.execute(update(t.pin).where(t.pin.c.id.in_(old)).values(retired_at_us=to_us(now or pin.created_at)))
     values = {
         "target_id": target_id,
         "revision_id": revision_id,
@@ -161,4 +164,36 @@ def add_review(connection: Connection, review: Review) -> None:
 def reviews_of(connection: Connection, sample_id: int) -> list[Review]:
     """What people said of a sample, in order."""
     rows = connection.execute(select(t.review).where(t.review.c.sample_id == sample_id).order_by(t.review.c.id))
-    return [Review(r.sample_id, from_us(r.at_us), r.author, r.verdict, r.minutes, r.note) for r in rows]
+    return [_review(row) for row in rows]
+
+
+def _review(row: Row[Any]) -> Review:
+    return Review(row.sample_id, from_us(row.at_us), row.author, row.verdict, row.minutes, row.note)
+
+
+def expectations(connection: Connection) -> dict[str, list[Expectation]]:
+    """The conditions of each probe in its newest text."""
+    newest = select(func.max(t.probe_revision.c.id)).group_by(t.probe_revision.c.probe_id)
+    query = (
+        select(t.probe.c.name, t.probe_revision.c.definition)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .where(t.probe_revision.c.id.in_(newest))
+    )
+    known = {field.name for field in fields(Expectation)}
+    return {
+        row.name: [Expectation(**{k: v for k, v in e.items() if k in known}) for e in row.definition.get("expect", ())]
+        for row in connection.execute(query)
+    }
+
+
+def reviews_since(connection: Connection, since: datetime | None) -> list[Review]:
+    """What people said of samples that were taken since a moment, in order."""
+    query = select(t.review).join(t.sample, t.sample.c.id == t.review.c.sample_id).order_by(t.review.c.id)
+    if since is not None:
+        query = query.where(t.sample.c.started_at_us >= to_us(since))
+    return [_review(row) for row in connection.execute(query)]
+
+
+def retry_of(connection: Connection, sample_id: int) -> int | None:
+    """The sample whose near tie this one decides; None for a run of its own."""
+    return connection.execute(select(t.sample.c.retry_of).where(t.sample.c.id == sample_id)).scalar()

@@ -108,12 +108,12 @@ def _sample(row: Row[Any]) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """A watched server as the history knows it. `schedule`: seconds between runs by probe (None: by a cron line)."""
+    """A watched server as the history knows it. `schedule`: by probe, seconds between runs or a cron line."""
 
     id: int
     name: str
     url: str
-    schedule: dict[str, float | None]
+    schedule: dict[str, float | str | None]
     fingerprint_id: int | None
     process_start_id: int | None
     first_seen: datetime
@@ -130,6 +130,20 @@ def targets(connection: Connection) -> list[TargetRow]:
 def target(connection: Connection, name: str) -> TargetRow | None:
     """One target by name."""
     return next((row for row in targets(connection) if row.name == name), None)
+
+
+def known_names(connection: Connection, what: str) -> list[str]:
+    """Every name in the history of a kind: target, probe or class."""
+    column = {"target": t.target.c.name, "probe": t.probe.c.name, "class": t.probe_revision.c["class"]}[what]
+    return [str(name) for name in connection.execute(select(column).distinct().order_by(column)).scalars()]
+
+
+def unread_since(connection: Connection, since: datetime) -> list[str]:
+    """Targets whose metrics page nobody has tried to read since a moment: no daemon watches them."""
+    table = t.server_reading
+    watched = select(table.c.target_id).where(table.c.at_us >= to_us(since)).distinct()
+    query = select(t.target.c.name).where(t.target.c.id.not_in(watched)).order_by(t.target.c.name)
+    return [str(name) for name in connection.execute(query).scalars()]
 
 
 def last_sample_of_each_probe(connection: Connection, target_name: str) -> list[Sample]:

@@ -25,8 +25,8 @@ def ensure_target(connection: Connection, name: str, url: str, now: datetime) ->
     return int(row.id)
 
 
-def note_schedule(connection: Connection, target_id: int, schedule: Mapping[str, float | None]) -> None:
-    """What is run on a target from now on: seconds between runs by probe (None: by a cron line)."""
+def note_schedule(connection: Connection, target_id: int, schedule: Mapping[str, float | str | None]) -> None:
+    """What is run on a target from now on: seconds between runs by probe, or a cron line."""
     connection.execute(update(t.target).where(t.target.c.id == target_id).values(probes=dict(schedule)))
 
 

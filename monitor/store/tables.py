@@ -1,33 +1,48 @@
 """The tables of the history. Times are integer UTC microseconds (`_us`), other units stand in the names as everywhere; NULL is unknown.
 
 The schema is made by the migrations (migrations/versions); a test holds the two together. The public face is the view `samples`.
+Here is what was measured; what was concluded from it is in judgedtables.py.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
+from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, Table, Text, UniqueConstraint
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
+from monitor.store.judgedtables import (
+    delivery,
+    detector_state,
+    finding,
+    incident,
+    incident_event,
+    pin,
+    pin_output,
+    review,
 )
+from monitor.store.schema import metadata
+
+__all__ = [
+    "delivery",
+    "detector_state",
+    "finding",
+    "fingerprint",
+    "gpu_event",
+    "gpu_reading",
+    "incident",
+    "incident_event",
+    "lease",
+    "metadata",
+    "output",
+    "pin",
+    "pin_output",
+    "probe",
+    "probe_revision",
+    "process_start",
+    "review",
+    "sample",
+    "server_reading",
+    "skipped_run",
+    "target",
+]
 
 target = Table(
     "target",
@@ -36,7 +51,8 @@ target = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("url", Text, nullable=False),
     Column("first_seen_us", BigInteger, nullable=False),
-    Column("probes", JSON),  # what the daemon runs now: {name: seconds between runs}, so that a reader knows what is overdue
+    Column("probes", JSON),  # what the daemon runs now: {name: seconds between runs, or a cron line}: a reader knows what is overdue
+    Column("cards", JSON),  # the UUIDs of the cards that serve it, as far as they were ever seen
     Column("fingerprint_id", Integer),  # the current one; no foreign key, since that table points back here
     Column("process_start_id", Integer),  # likewise
 )
@@ -222,119 +238,6 @@ skipped_run = Table(
     Column("reason", Text, nullable=False),  # pause | still_running | token_budget | lease | idle
     Column("count", Integer, nullable=False),
     Index("ix_skipped_run_target_id_at_us", "target_id", "at_us"),
-)
-
-incident = Table(
-    "incident",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("target", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("severity", Text, nullable=False),
-    Column("cause", Text),
-    Column("summary", Text, nullable=False),
-    Column("changes", JSON, nullable=False),
-    Column("evidence", JSON, nullable=False),
-    Column("opened_at_us", BigInteger, nullable=False),
-    Column("acknowledged_at_us", BigInteger),
-    Column("closed_at_us", BigInteger),
-    Column("close_reason", Text),
-)
-#: One open incident a key, held by the database itself and not only by the code that opens them.
-Index(
-    "uq_incident_open_key",
-    incident.c.kind,
-    incident.c.target,
-    incident.c.subject,
-    unique=True,
-    sqlite_where=text("closed_at_us IS NULL"),
-    postgresql_where=text("closed_at_us IS NULL"),
-)
-
-incident_event = Table(
-    "incident_event",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("incident_id", Integer, ForeignKey("incident.id"), nullable=False, index=True),
-    Column("at_us", BigInteger, nullable=False),
-    Column("event", Text, nullable=False),  # opened | updated | resolved | acknowledged | note
-    Column("text", Text),
-)
-
-finding = Table(
-    "finding",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("incident_id", Integer, ForeignKey("incident.id"), nullable=False, index=True),
-    Column("at_us", BigInteger, nullable=False),
-    Column("since_us", BigInteger, nullable=False),
-    Column("severity", Text, nullable=False),
-    Column("cause", Text),
-    Column("summary", Text, nullable=False),
-    Column("evidence", JSON, nullable=False),
-)
-
-delivery = Table(
-    "delivery",
-    metadata,
-    Column("id", Text, primary_key=True),  # a stable id: the receiver can tell a repeated delivery by it
-    Column("incident_id", Integer, ForeignKey("incident.id"), index=True),  # NULL: a test alert
-    Column("channel", Text, nullable=False),
-    Column("event", Text, nullable=False),
-    Column("payload", JSON, nullable=False),
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("state", Text, nullable=False),  # pending | sent | failed
-    Column("attempts", Integer, nullable=False),
-    Column("next_attempt_at_us", BigInteger),
-    Column("sent_at_us", BigInteger),
-    Column("last_error", Text),
-    Index("ix_delivery_state_next_attempt_at_us", "state", "next_attempt_at_us"),
-)
-
-pin = Table(
-    "pin",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
-    Column("revision_id", Integer, ForeignKey("probe_revision.id"), nullable=False),
-    Column("fingerprint_id", Integer, ForeignKey("fingerprint.id")),  # what was served when it was taken
-    Column("reason", Text, nullable=False),
-    Column("author", Text, nullable=False),
-    Column("created_at_us", BigInteger, nullable=False),
-    Column("expires_at_us", BigInteger, nullable=False),
-    Column("retired_at_us", BigInteger),  # a newer pin took its place, or somebody ended it; it is kept
-    Column("prompt_tokens", Integer),
-    Column("noise_nat", Float),
-    Column("ttft_ms", JSON, nullable=False),
-    Column("decode_tok_s", JSON, nullable=False),
-    Index("ix_pin_target_id_retired_at_us", "target_id", "retired_at_us"),
-)
-
-pin_output = Table(
-    "pin_output",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("pin_id", Integer, ForeignKey("pin.id"), nullable=False, index=True),
-    Column("output_id", Integer, ForeignKey("output.id"), nullable=False),
-    Column("tokens", JSON, nullable=False),
-    Column("token_ids", JSON, nullable=False),
-    Column("logprobs", JSON, nullable=False),
-    Column("tops", JSON, nullable=False),
-    Column("finish_reason", Text),
-    Column("count", Integer, nullable=False),
-)
-
-review = Table(
-    "review",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("sample_id", Integer, ForeignKey("sample.id"), nullable=False, index=True),
-    Column("at_us", BigInteger, nullable=False),
-    Column("author", Text, nullable=False),
-    Column("verdict", Text, nullable=False),  # right | wrong | corrected
-    Column("minutes", Float),
-    Column("note", Text),
 )
 
 lease = Table(

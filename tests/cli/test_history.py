@@ -160,3 +160,16 @@ def test_a_database_address_that_is_none_is_2_and_not_shown(url: str, cli: Comma
     ran = cli("history", "--db", url)
     assert ran.code == 2
     assert "s3cret" not in ran.err
+
+
+@pytest.mark.parametrize("command", ["history", "summary"])
+@pytest.mark.parametrize(("option", "known"), [("--probe", "sky"), ("--target", "local"), ("--class", "chat")])
+def test_a_name_that_is_not_there_is_told_with_those_that_are(
+    command: str, option: str, known: str, cli: Command, history: History
+) -> None:
+    history.sample(started_at=datetime.now(UTC))
+    assert cli(command, "--db", history.database, option, known).code == 0
+    ran = cli(command, "--db", history.database, option, "typo")
+    assert ran.code == 2
+    assert "'typo'" in ran.err
+    assert ran.err.rstrip().endswith(known)

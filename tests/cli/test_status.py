@@ -9,6 +9,9 @@ from histories import History
 
 from monitor.alert import incidents, outbox
 from monitor.model import Kind, Outcome, Severity, Verdict
+from monitor.store import detectors
+from monitor.store.detectors import StoredDetector
+from monitor.store.points import Cursor
 
 from .conftest import Command
 
@@ -127,3 +130,39 @@ def test_messages_that_did_not_arrive_are_said(cli: Command, history: History) -
 
 def test_without_a_database_it_is_3(cli: Command) -> None:
     assert cli("status").code == 3
+
+
+def test_a_probe_by_a_cron_line_is_overdue_after_three_of_its_runs_and_shown_until_then(cli: Command, history: History) -> None:
+    history.target("local", now() - timedelta(hours=1), {"sky": "*/5 * * * *"})
+    history.sample(started_at=now() - 4 * MINUTE)
+    ran = cli("status", "--db", history.database, "--json")
+    assert (ran.code, [s["probe"] for s in ran.json["targets"][0]["last_samples"]]) == (0, ["sky"])
+    history.do(lambda c: c.exec_driver_sql("UPDATE sample SET started_at_us = started_at_us - 1200000000"))
+    ran = cli("status", "--db", history.database, "--json")
+    assert (ran.code, ran.json["targets"][0]["overdue"]) == (3, ["sky"])
+
+
+def test_messages_that_were_given_up_long_ago_are_not_said_for_ever(cli: Command, history: History) -> None:
+    watched(history)
+    history.sample(started_at=now())
+    history.incident(now() - timedelta(hours=25), ("ops",), severity=Severity.INFO)
+    [delivery] = history.do(lambda c: outbox.log(c, None))
+    history.do(lambda c: outbox.mark_failed(c, delivery, now(), "answered HTTP 404", True))
+    assert cli("status", "--db", history.database, "--json").json["undelivered"] == 0
+
+
+def test_what_of_detection_works_and_what_still_learns_is_said(cli: Command, history: History) -> None:
+    watched(history)
+    history.sample(started_at=now())
+    assert cli("status", "--db", history.database, "--json").json["targets"][0]["detection"] == []
+    armed = (
+        {"what": "throttle time of card GPU-1", "armed": True, "detail": "needs no learning"},
+        {"what": "decode rate", "armed": False, "detail": "3 of 12 h"},
+    )
+    kept = StoredDetector(1, "v", "{}", armed, Cursor(), 0, "what is normal is learnt anew since noon")
+    history.do(lambda c: detectors.save(c, 1, kept))
+    assert cli("status", "--db", history.database, "--json").json["targets"][0]["detection"] == list(armed)
+    told = cli("status", "--db", history.database).out
+    assert "armed: throttle time of card GPU-1" in told
+    assert "not armed: decode rate (3 of 12 h)" in told
+    assert "learnt anew since noon" in told

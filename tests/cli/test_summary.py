@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from histories import History, a_sample
 
-from monitor.model import Outcome, Phase, Sample
+from monitor.model import Outcome, Phase, Sample, Verdict
 
 from .conftest import Command
 
@@ -87,3 +87,23 @@ def test_the_last_day_is_summed_unless_told_otherwise(cli: Command, history: His
 def test_nothing_to_sum_is_said_and_good(cli: Command, history: History) -> None:
     ran = cli("summary", "--db", history.database)
     assert (ran.code, ran.out) == (0, "no samples since 24h\n")
+
+
+def test_the_retry_or_abstain_rate_stands_beside_the_time_before(cli: Command, history: History) -> None:
+    sorry = "I'm sorry, but I can't help with that."
+    history.samples(recent(90) + recent(10, output=sorry) + recent(10, verdict=Verdict.FAIL))
+    history.samples(recent(110, started_at=datetime.now(UTC) - timedelta(hours=30)))
+    [one] = cli("summary", "--db", history.database, "--json").json["summaries"]
+    told = {"count": 110, "abstained": 10, "retried": 10, "rate": 20 / 110, "before": 0.0, "rising": True}
+    assert one["retry_or_abstain"] == told
+    assert "20 of 110 (18.2%, before 0.0%) rising" in cli("summary", "--db", history.database).out
+    [whole] = cli("summary", "--since", "40h", "--db", history.database, "--json").json["summaries"]
+    assert (whole["retry_or_abstain"]["count"], whole["retry_or_abstain"]["before"]) == (220, None)
+
+
+def test_what_people_said_is_counted_with_the_minutes_it_took(cli: Command, history: History) -> None:
+    first, second, _ = history.samples(recent(3))
+    for number, verdict, minutes in ((first, "right", "1"), (second, "corrected", "3.5")):
+        cli("review", str(number), "--verdict", verdict, "--minutes", minutes, "--db", history.database)
+    [one] = cli("summary", "--db", history.database, "--json").json["summaries"]
+    assert one["reviews"] == {"right": 1, "wrong": 0, "corrected": 1, "minutes": 4.5}

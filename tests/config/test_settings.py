@@ -265,3 +265,32 @@ def test_the_reference_page_has_a_row_for_every_key() -> None:
     page = reference()
     assert all(f"| `{field}` |" in page for model in (Settings, TargetSettings, ChannelSettings) for field in model.model_fields)
     assert "| `class` |" in page
+
+
+def test_the_detector_block_that_init_writes_as_a_comment_works_once_uncommented(tmp_path: Path) -> None:
+    text = sample_config({"name": "local", "url": "http://127.0.0.1:8000"})
+    plain = text.replace("# detector:", "detector:").replace("#   false_alarms_per_month", "  false_alarms_per_month")
+    assert plain != text
+    assert load_settings(written(tmp_path, plain)) == load_settings(written(tmp_path, text))
+
+
+def test_a_service_level_of_a_class_and_a_looser_knob_are_read(tmp_path: Path) -> None:
+    more = "classes:\n  chat:\n    ttft: 800ms\ndetector:\n  false_alarms_per_month: 1\n  learn: 1d\n"
+    settings = load_settings(written(tmp_path, SMALL + more))
+    assert settings.classes["chat"].ttft == 0.8
+    assert (settings.detector.false_alarms_per_month, settings.detector.learn) == (1, 86_400)
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ("false_alarms_per_month: 0", "false_alarms_per_month"),
+        ("block: 300", "give it a unit"),
+        ("small_drop: 0.1", "large_drop more than small_drop"),
+        ("remember: 1h", "remember at least as long as learn"),
+        ("false_alarms: 1", "false_alarms_per_month"),
+    ],
+)
+def test_thresholds_that_make_no_sense_are_told_with_the_mend(block: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_settings(written(tmp_path, f"{SMALL}detector:\n  {block}\n"))

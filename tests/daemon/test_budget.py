@@ -58,6 +58,35 @@ def test_the_reserve_is_for_what_is_not_on_the_schedule() -> None:
     assert book.allows(SKY, NOON, from_reserve=True)
 
 
+def test_runs_beside_the_schedule_are_paid_from_the_reserve_and_take_nothing_from_the_schedule() -> None:
+    book = TokenLedger(100)  # 80 for the schedule, 20 beside it
+    book.note(SKY, NOON, 0, 12, extra=True)
+    assert book.allows_extra(SKY, NOON)
+    assert not book.allows_extra(SKY, NOON, others=[SKY])
+    book.note(SKY, NOON, 0, 8, extra=True)
+    assert not book.allows_extra(SKY, NOON)
+    book.note(SKY, NOON, 0, 72)
+    assert book.allows(SKY, NOON)
+    book.note(SKY, NOON, 0, 1)
+    assert not book.allows(SKY, NOON)
+    assert book.allows_extra(SKY, NOON + HOUR)
+
+
+def test_a_class_with_its_own_limit_keeps_something_for_the_schedule() -> None:
+    book = TokenLedger(10_000, (), {"chat": 40})
+    book.note(SKY, NOON, 0, 24)
+    assert book.allows_extra(SKY, NOON)
+    book.note(SKY, NOON, 0, 1)
+    assert not book.allows_extra(SKY, NOON)
+    assert book.allows(SKY, NOON)
+
+
+def test_after_a_restart_what_the_schedule_could_not_have_spent_was_beside_it() -> None:
+    book = TokenLedger(100, [(NOON, 60, "chat"), (NOON + MINUTE, 30, "chat"), (NOON + 2 * MINUTE, 5, "chat")])
+    assert book.spent(NOON + 3 * MINUTE, extra=True) == 30
+    assert book.allows(SKY, NOON + 3 * MINUTE)
+
+
 def test_a_class_has_its_own_limit_beside_the_whole() -> None:
     book = TokenLedger(10_000, (), {"chat": 30})
     book.note(SKY, NOON, 20, 5)

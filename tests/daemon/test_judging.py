@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from monitor.alert import outbox
 from monitor.config.settings import TargetSettings
 from monitor.daemon.cards import TargetCards
-from monitor.daemon.judging import contacts_of, intervals_of, judge_target
+from monitor.daemon.judging import close_departed, contacts_of, judge_target
 from monitor.daemon.watch import TargetWatch
 from monitor.model import Kind, Outcome, ServerPage
 from monitor.store import record
@@ -52,11 +52,6 @@ def reading(history: History, watch: TargetWatch, at: datetime, state: str) -> N
 def told(history: History) -> list[tuple[str, str]]:
     """Event and kind of each message, in order."""
     return [(d.event, d.payload["incident"]["kind"]) for d in reversed(history.do(lambda c: outbox.log(c, None)))]
-
-
-def test_a_probe_with_a_cron_line_is_expected_once_a_day() -> None:
-    found = intervals_of([a_probe("a", every_s=30.0), a_probe("b", every_s=None, cron="0 8 * * *")])
-    assert found == {"a": 30 * SECOND, "b": timedelta(days=1)}
 
 
 def test_any_answer_even_an_error_is_a_sign_of_life_at_the_moment_it_ended() -> None:
@@ -156,3 +151,40 @@ async def test_the_incidents_of_another_target_are_left_alone(history: History, 
     history.incident(target="remote", subject="remote")
     judged(history, watch, NOON + SECOND)
     assert history.rows("SELECT count(*) AS n FROM incident WHERE closed_at_us IS NULL") == [{"n": 1}]
+
+
+def departed(history: History, own: list[str], now: datetime) -> list[str]:
+    """The targets with something open after those that left were closed."""
+    history.do(lambda c: close_departed(c, own, now, ["ops"]))
+    return [row["target"] for row in history.rows("SELECT target FROM incident WHERE closed_at_us IS NULL ORDER BY target")]
+
+
+async def test_what_is_open_on_a_target_that_left_the_configuration_is_closed_with_that_reason(
+    history: History, watch: TargetWatch
+) -> None:
+    for name in ("local", "remote"):
+        history.target(name)
+        history.incident(target=name, subject=name)
+    assert departed(history, ["local"], NOON + MINUTE) == ["local"]
+    [closed] = history.rows("SELECT close_reason FROM incident WHERE closed_at_us IS NOT NULL")
+    assert "configuration has it no longer" in closed["close_reason"]
+    assert ("resolved", "server_down") in told(history)
+
+
+async def test_a_target_that_another_daemon_still_reads_is_left_alone(history: History, watch: TargetWatch) -> None:
+    history.incident()
+    reading(history, watch, NOON + 30 * SECOND, "refused")
+    assert departed(history, [], NOON + MINUTE) == ["local"]
+    assert departed(history, [], NOON + 2 * MINUTE) == []
+
+
+async def test_a_probe_by_a_cron_line_is_silent_after_three_of_its_own_runs(history: History) -> None:
+    writer = Writer(open_writer(history.database))
+    settings = TargetSettings.model_validate({"name": "local", "url": "http://127.0.0.1:9", "gpus": "none"})
+    often = TargetWatch(settings, [a_probe(every_s=None, cron="*/5 * * * *")], writer, TargetCards(None, "none"))
+    await often.load()
+    history.sample(started_at=NOON)
+    assert judged(history, often, NOON + 15 * MINUTE) == []
+    assert judged(history, often, NOON + 15 * MINUTE + SECOND) == ["no_samples"]
+    await often.close()
+    await asyncio.to_thread(writer.close)

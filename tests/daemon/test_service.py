@@ -30,6 +30,8 @@ expect:
   - contains: "Yes"
 """
 Started = Callable[..., DaemonProcess]
+#: The outbox is looked into once an hour: news that arrives all the same was told to the dispatcher as soon as it was stored.
+ONLY_WHEN_WOKEN = {"monitor.daemon.service.OUTBOX_EVERY_S": 3600.0}
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_a_server_that_is_down_at_the_start_is_said_and_taken_up_when_it_comes(
     started: Started, child_standin: ChildStandIn, receiver: Receiver, tmp_path: Path
 ) -> None:
     child_standin.stop()
-    daemon = started()
+    daemon = started(**ONLY_WHEN_WOKEN)
     wait_for(lambda: receiver.opened("server_down"), "server_down is told")
     child_standin.start()
     wait_for(lambda: good(tmp_path, 2), "good samples")
@@ -164,7 +166,7 @@ def test_a_locked_database_loses_no_sample(started: Started, tmp_path: Path) -> 
 def test_a_changed_context_length_is_told_once_with_before_and_after(
     started: Started, child_standin: ChildStandIn, receiver: Receiver, tmp_path: Path
 ) -> None:
-    started()
+    started(**ONLY_WHEN_WOKEN)
     wait_for(lambda: identified(tmp_path), "the identity is known")
     child_standin.restart(max_model_len=2048, system_fingerprint="vllm-0.32.0-0badcafe")
     [incident] = wait_for(lambda: receiver.opened("config_change"), "the change is told")
@@ -309,3 +311,25 @@ def test_a_supervisor_is_told_ready_status_and_stopping(started: Started, tmp_pa
     assert sum("WATCHDOG=1" in text for text in told) >= 3
     assert any("STATUS=watching" in text for text in told)
     assert told[-1] == "STOPPING=1"
+
+
+def test_drift_is_found_once_through_a_kill_and_a_restart_and_resolved_after_it(
+    started: Started, child_standin: ChildStandIn, receiver: Receiver, tmp_path: Path
+) -> None:
+    quick = {"monitor.judge.drift.levels.TOGETHER_US": 100_000, "monitor.judge.drift.levels.LEAST_SPAN_US": 1_000_000}
+    daemon = started(rest="classes:\n  chat:\n    max_wait: 20s\n    ttft: 400ms\n", **quick)
+    wait_for(lambda: good(tmp_path, 5), "good samples")
+    child_standin.set(ttft_s=0.9)
+    [incident] = wait_for(lambda: receiver.opened("service_level"), "the level that is missed is told")
+    assert (incident["target"], incident["subject"]) == ("local", "chat")
+    seen = len(rows(tmp_path, "SELECT id FROM sample"))
+    wait_for(lambda: rows(tmp_path, "SELECT sample_id FROM detector_state WHERE sample_id > 0"), "what detection knows is stored")
+    daemon.kill()
+    daemon.start()
+    wait_for(lambda: len(rows(tmp_path, "SELECT id FROM sample")) > seen + 3, "samples go on")
+    child_standin.set(ttft_s=0.01)
+    wait_for(lambda: [d for d in receiver.deliveries if d["event"] == "resolved"], "it is over")
+    told = [(d["event"], d["incident"]["id"]) for d in receiver.deliveries if d["incident"]["kind"] == "service_level"]
+    assert [event for event, _ in told if event != "updated"] == ["opened", "resolved"]
+    assert len({number for _, number in told}) == 1
+    assert "Traceback" not in daemon.log

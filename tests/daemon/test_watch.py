@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -289,3 +290,39 @@ async def test_half_a_surrogate_pair_in_an_error_is_a_sample_like_any_other(
     monkeypatch.setattr(standin_module, "compact", lambda value: json.dumps(value).replace("busy", "\\ud83d"))
     quick.state.http_status = 503
     assert (await sampled(await opened())).outcome is Outcome.REJECTED
+
+
+class Suspicious:
+    """Drift detection that suspects something, or not."""
+
+    boosted = True
+
+
+async def test_while_something_is_suspected_a_probe_runs_more_often_and_pays_from_the_reserve(opened: Opened) -> None:
+    often = a_probe("plain", every_s=0.4)
+    watch = await opened(often, token_budget_per_hour=1000)
+    watch.drift = Suspicious()  # type: ignore[assignment]
+    assert watch.extras() == []  # before its first scheduled run
+    await watch.run_all(often)
+    scheduled = watch.ledger.spent(datetime.now(UTC), extra=False)
+    assert scheduled > 0
+    await asyncio.sleep(0.15)
+    assert watch.extras() == [often]
+    assert watch.extras() == []  # it is on its way
+    await watch.run_all(often)
+    now = datetime.now(UTC)
+    assert (watch.ledger.spent(now, extra=False), watch.ledger.spent(now, extra=True)) == (scheduled, scheduled)
+    watch.drift.boosted = False  # type: ignore[union-attr]
+    await asyncio.sleep(0.15)
+    assert watch.extras() == []
+
+
+async def test_a_reserve_that_is_spent_ends_the_extra_runs_and_not_the_scheduled_ones(opened: Opened) -> None:
+    often = a_probe("plain", every_s=0.04)
+    watch = await opened(often, token_budget_per_hour=500)
+    watch.drift = Suspicious()  # type: ignore[assignment]
+    watch.ledger.note(often, datetime.now(UTC), 95, 0, extra=True)
+    await watch.run_all(often)
+    await asyncio.sleep(0.05)
+    assert watch.extras() == []
+    assert isinstance(await watch.run_all(often), list)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from histories import a_probe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,9 +208,30 @@ def answered(probe: str = "sky", minutes: int = 1, **fields: Any) -> Sample:
     return Sample("local", probe, "chat", NOON + timedelta(minutes=minutes), **known)
 
 
+SOON = NOON + timedelta(minutes=10)
+SKY, SEA = a_probe("sky"), a_probe("sea", every_s=300.0)
+RARE = (a_probe("rare", every_s=7200.0), a_probe("cron", every_s=None, cron="0 8 * * *"), a_probe("uncapped", max_wait_s=None))
+
+
 def test_a_change_is_over_when_every_probe_has_answered_warm_under_it() -> None:
-    assert config_change_over(INCIDENT, "new", ["sky", "sea"], [answered("sky")]) is None
-    assert config_change_over(INCIDENT, "new", ["sky", "sea"], [answered("sky"), answered("sea", phase=Phase.IDLE)]) is not None
+    assert config_change_over(INCIDENT, "new", [SKY, SEA], [answered("sky")], SOON) is None
+    assert config_change_over(INCIDENT, "new", [SKY, SEA], [answered("sky"), answered("sea", phase=Phase.IDLE)], SOON) is not None
+
+
+def test_rare_and_uncapped_probes_are_not_waited_for_unless_they_have_run() -> None:
+    assert config_change_over(INCIDENT, "new", [SKY, *RARE], [answered("sky")], SOON) is not None
+    for probe in RARE:
+        cold = answered(probe.name, phase=Phase.COLD)
+        assert config_change_over(INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold], SOON) is None
+        assert config_change_over(INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold, answered(probe.name)], SOON) is not None
+
+
+def test_a_probe_that_cannot_run_holds_a_change_open_for_a_day_and_is_named_then() -> None:
+    day = NOON + timedelta(hours=24)
+    assert config_change_over(INCIDENT, "new", [SKY, SEA], [answered("sky")], day - timedelta(seconds=1)) is None
+    told = config_change_over(INCIDENT, "new", [SKY, SEA], [answered("sky")], day)
+    assert told is not None
+    assert told.endswith(": sea")
 
 
 @pytest.mark.parametrize(
@@ -225,8 +247,9 @@ def test_a_change_is_over_when_every_probe_has_answered_warm_under_it() -> None:
     ids=["cold", "failed", "old identity", "unknown identity", "before", "another probe"],
 )
 def test_no_other_answer_ends_a_change(sample: Sample) -> None:
-    assert config_change_over(INCIDENT, "new", ["sky"], [sample]) is None
+    assert config_change_over(INCIDENT, "new", [SKY], [sample], SOON) is None
 
 
-def test_without_probes_a_change_is_never_over_by_itself() -> None:
-    assert config_change_over(INCIDENT, "new", [], []) is None
+def test_without_probes_a_change_is_over_only_after_a_day() -> None:
+    assert config_change_over(INCIDENT, "new", [], [], SOON) is None
+    assert config_change_over(INCIDENT, "new", [], [], NOON + timedelta(hours=24)) is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.judge.gate import judge_gate, judge_model_shift, judge_near_ties, judge_pin_expiry, judge_quality, pin_for
+from monitor.judge.gate import judge_gate, judge_model_shift, judge_near_ties, judge_pin_expiry, judge_quality, pin_for, was_alone
 from monitor.judge.pinned import judge_pinned
 from monitor.judge.pinning import expiry, noise_of, outputs_of
 from monitor.judge.shift import binomial_tail, judge_shift
@@ -77,13 +77,34 @@ def test_a_token_that_lost_by_less_than_the_noise_is_a_near_tie_at_its_place() -
 
 def test_a_token_that_lost_clearly_is_a_failure() -> None:
     told = judge_pinned(pin(), answer("The", " capital", " is", " Lyon", ".", top={" Paris": -3.0}))
-    assert (told.verdict, told.reason) == (Verdict.FAIL, "expected ' Paris', got ' Lyon' at token 4, 2.99 nat apart")
+    assert (told.verdict, told.reason) == (Verdict.FAIL, "expected ' Paris', got ' Lyon' at token 4, 2.990 nat apart")
 
 
 def test_the_pins_own_noise_widens_what_counts_as_a_tie() -> None:
     got = answer("The", " capital", " is", " Lyon", ".", top={" Paris": -0.4})
     assert judge_pinned(pin(), got).verdict is Verdict.FAIL
     assert judge_pinned(pin(noise=0.2), got).verdict is Verdict.NEAR_TIE
+
+
+def test_two_tokens_that_were_tied_when_pinned_are_tied_a_little_longer() -> None:
+    def told(gap: float, then: float) -> tuple[Verdict, str | None]:
+        tops = ({}, {}, {}, {" Lyon": -0.01 - then}, {})
+        got = answer("The", " capital", " is", " Lyon", ".", top={" Paris": -0.01 - gap})
+        judged = judge_pinned(pin(replace(output(*WORDS), tops=tops)), got)
+        return judged.verdict, judged.reason
+
+    words = "expected ' Paris', got ' Lyon' at token 4, 0.130 nat apart (0.005 the other way when pinned): a near tie"
+    assert told(gap=0.13, then=0.005) == (Verdict.NEAR_TIE, words)
+    assert told(gap=0.13, then=0.3)[0] is Verdict.FAIL
+    assert told(gap=0.6, then=0.005)[0] is Verdict.FAIL
+    assert told(gap=0.05, then=2.0)[0] is Verdict.NEAR_TIE
+
+
+@pytest.mark.parametrize(
+    ("running", "others", "alone"), [(0.0, 0.0, True), (2.0, 0.0, True), (0.0, 5.0, False), (0.0, None, True), (2.0, None, False)]
+)
+def test_the_tokens_of_others_tell_better_than_a_gauge_that_may_be_stale(running: float, others: float | None, alone: bool) -> None:
+    assert was_alone(sample(Verdict.PASS, running=running, other_generation_tokens=others)) is alone
 
 
 def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() -> None:
@@ -239,6 +260,8 @@ def test_the_tail_is_that_of_the_binomial_distribution() -> None:
     assert binomial_tail(12, 0, 0.2) == 1.0
     assert binomial_tail(3, 3, 0.5) == pytest.approx(0.125)
     assert binomial_tail(10, 8, 0.5) == pytest.approx(56 / 1024)
+    assert (binomial_tail(5, 6, 0.5), binomial_tail(5, 1, 0.0), binomial_tail(5, 5, 1.0)) == (0.0, 0.0, 1.0)
+    assert 0.4 < binomial_tail(20_000, 10_000, 0.5) < 0.6
 
 
 @given(st.lists(st.floats(0.0, 0.02), min_size=36, max_size=36))

@@ -19,7 +19,7 @@ from monitor.store.tables import metadata
 
 DOCUMENTED = {
     "target", "probe", "probe_revision", "process_start", "fingerprint", "sample", "output", "server_reading", "gpu_reading",
-    "skipped_run", "finding", "incident", "incident_event", "delivery", "lease",
+    "skipped_run", "finding", "incident", "incident_event", "delivery", "lease", "detector_state",
 }  # fmt: skip
 
 

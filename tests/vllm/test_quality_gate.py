@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from vllm_bed import MAKE_VARIANTS, Canary, Json, VllmServer, batch_load, chat_probe, free_port, say
 
 pytestmark = pytest.mark.vllm
@@ -52,6 +53,15 @@ class GateBed:
         url = f"http://127.0.0.1:{port}"
         found: Json = self.canary.json("gate", "--url", url, "--against", "tiny", "--rounds", str(rounds), codes=codes)["gate"]
         return found
+
+    def keep_one_answer_a_pin(self) -> None:
+        """Pins that accept the most frequent answer alone: what else was seen at pinning must now be told by its log-probabilities."""
+        data = yaml.safe_load(self.canary.run("pins", "export"))
+        for pin in data["pins"]:
+            pin["outputs"] = pin["outputs"][:1]
+        file = self.work / "pins.yaml"
+        file.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8")
+        self.canary.run("pins", "import", str(file))
 
     def stop(self) -> None:
         """End the server, if there is one."""
@@ -107,10 +117,16 @@ def test_three_rounds_on_the_original_find_nothing(bed: GateBed) -> None:
 @pytest.mark.timeout(400, func_only=True)
 def test_weights_of_four_bits_are_found_within_three_rounds_although_the_sure_answers_read_the_same(bed: GateBed) -> None:
     bed.serve(bed.variant("int4"), bed.candidate_port)
+    bed.keep_one_answer_a_pin()
     found = bed.gate(bed.candidate_port, ROUNDS, codes=[1])
     sure = [p for p in found["probes"] if p["probe"].startswith("sure")]
     assert [(p["passed"], p["failed"]) for p in sure] == [(ROUNDS, 0)] * 12
     assert found["shift"]["shifted"] is True
+    # One of the two near ties comes out the other way with these weights: either answer is as good, and the gap says so.
+    flipped = [p for p in found["probes"] if p["near_ties"]]
+    say(f"flipped: {[(p['probe'], p['near_ties'], p['failed'], p['reason']) for p in found['probes'] if p['probe'].startswith('tie')]}")
+    assert [(p["near_ties"], p["failed"]) for p in flipped] == [(ROUNDS, 0)]
+    assert flipped[0]["probe"].startswith("tie")
     say(f"int4: {found['shift']['effect_nat']:.3f} nat over {found['shift']['probes']} probes, p {found['shift']['p_value']:.1e}")
 
 

@@ -1,0 +1,177 @@
+"""Drift detection in the daemon: new rows go into a target's detector, what it finds becomes incidents, and what it knows is stored.
+
+State and incidents are written in one transaction, with the ids of the last rows that are in them: after a restart, or `kill -9`, the
+rows since then are fed again, and nothing is lost or counted twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from monitor.daemon.driftstate import codec
+from monitor.judge.drift.replay import Judging, known_us
+from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.model import Finding, Kind, Pin, Point, Severity
+from monitor.store import detectors, points
+from monitor.store.detectors import StoredDetector
+from monitor.store.points import Cursor
+from monitor.store.times import to_us
+
+log = logging.getLogger(__name__)
+CHUNK = 1_000  # rows of a kind at a time: a history that is learnt anew is fed over many steps, none of which holds up the writer
+SUSPICIOUS, CALM = 1 / 3, 0.2  # a suspicion above the first raises the cadence until it is below the second
+
+
+class DriftWatch:
+    """One target's detector: what it knows, how far it has read, and what was stored of it. `make` gives one that knows nothing."""
+
+    def __init__(self, target: str, settings: DriftSettings, make: Callable[[], Judging]) -> None:
+        self._target = target
+        self._settings = settings
+        self._make = make
+        codec(type(make()))  # at the start: it takes a quarter of a second, which must not fall into a measurement
+        self._detector: Judging | None = None
+        self._cursor = Cursor()
+        self._now_us = 0
+        self._pin = 0
+        self._stamp: int | None = None  # of what is stored, as we wrote or read it
+        self._noted: set[str] = set()  # cards of which the history knows that they are this target's
+        self._told: set[tuple[str, ...]] = set()  # what was found when it was stored last
+        self._note: str | None = None
+        self._failure: Finding | None = None
+        self.learnt_anew: str | None = None  # until the first findings: why what was open cannot be told from normal any more
+        self.suspicion = 0.0
+        self.boosted = False
+
+    def step(
+        self,
+        connection: Connection,
+        target_id: int,
+        cards: Collection[str],
+        pins: Sequence[Pin],
+        now: datetime,
+        watches: Callable[[str], bool] = lambda _card: True,
+    ) -> list[Finding] | None:
+        """Take up what is new and say what is found; None while old rows are still being read. Never raises for a fault of detection:
+        that becomes a finding, and everything else goes on. `cards` are those seen now, `watches` whether one is this target's."""
+        if self._detector is None or detectors.stamp(connection, target_id) != self._stamp:
+            self._take_up(connection, target_id, cards, pins, now)
+        cards = {*cards, *(card for card in self._noted if watches(card))}  # after a start of ours none may be seen yet
+        if self._failure is not None:
+            return [self._failure]
+        try:
+            return self._judge(connection, target_id, cards, pins, to_us(now))
+        except Exception as error:  # a fault in the statistics must not end the watch over the server
+            log.exception("target=%s drift detection failed and is off", self._target)
+            self._failure, self.suspicion, self.boosted = self._failed(error, now), 0.0, False
+            return [self._failure]
+
+    def _take_up(self, connection: Connection, target_id: int, cards: Collection[str], pins: Sequence[Pin], now: datetime) -> None:
+        """What is stored; or a detector that learns anew from the history, with the reason."""
+        stored, self._failure = detectors.load(connection, target_id), None
+        self._noted = set(points.noted_cards(connection, target_id))
+        made = self._make()
+        how = codec(type(made))
+        self._stamp = None if stored is None else stored.at_us
+        if stored is not None:
+            try:
+                if stored.version != how.version:
+                    raise ValueError(f"what is stored was written by another version of vllm-canary (state {stored.version})")
+                self._detector = how.load(stored.state)
+            except ValueError as error:
+                self._note = self.learnt_anew = f"what is normal is learnt anew from the history since {now:%Y-%m-%d %H:%M} UTC: {error}"
+                log.warning("target=%s %s", self._target, self._note)
+            else:
+                self._cursor, self._pin, self._note, self._now_us = stored.cursor, stored.pin, stored.note, stored.at_us
+                return
+        remembered = now - timedelta(days=self._settings.remember_days)
+        all_cards = {*cards, *points.cards_of(connection, target_id)}
+        self._detector, self._now_us = made, 0
+        self._cursor, self._pin = points.cursor_at(connection, target_id, all_cards, remembered), newest(pins)
+
+    def _judge(
+        self, connection: Connection, target_id: int, cards: Collection[str], pins: Sequence[Pin], now_us: int
+    ) -> list[Finding] | None:
+        detector, settings = self._detector, self._settings
+        if detector is None:
+            raise RuntimeError("there is no detector")
+        if set(cards) - self._noted:
+            detectors.note_cards(connection, target_id, sorted(cards))
+            self._noted |= set(cards)
+        caught_up = self._feed(connection, target_id, cards, detector, now_us)
+        if newest(pins) > self._pin:
+            self._pin = newest(pins)
+            detector.relearn(self._now_us)
+        detector.advance(self._now_us, settings)
+        found = detector.findings(self._target, self._now_us, settings) if caught_up else None
+        self.suspicion = detector.suspicion(settings)
+        self.boosted = self.suspicion > (CALM if self.boosted else SUSPICIOUS)
+        told = self._told if found is None else {_gist(finding) for finding in found}
+        since_us = now_us - (self._stamp or 0)
+        if told != self._told or since_us >= settings.block_s * SECOND_US or (found is None and since_us > MINUTE_US):
+            self._told = told
+            self._save(connection, target_id, detector, now_us)
+        return found
+
+    def _feed(self, connection: Connection, target_id: int, cards: Collection[str], detector: Judging, now_us: int) -> bool:
+        """New rows, in the order in which they were known; whether these were all. Where there are more, every stream is read up to the
+        same moment, so that a block never closes before its cards were seen."""
+        after, newest_of_all = self._cursor, points.newest(connection)  # asked first: what is stored meanwhile is read the next time
+        streams: dict[str, Sequence[tuple[int, Point]]] = {
+            "sample": points.canaries_after(connection, target_id, after.sample, CHUNK),
+            "server_reading": points.servers_after(connection, target_id, after.server_reading, CHUNK),
+            "gpu_reading": points.cards_after(connection, cards, after.gpu_reading, CHUNK) if cards else [],
+        }
+        more = [max(known_us(point) for _, point in rows) for rows in streams.values() if len(rows) == CHUNK]
+        until_us = min(more, default=None)
+        taken = {name: list(_until(rows, until_us)) for name, rows in streams.items()}
+        for point in sorted((point for rows in taken.values() for _, point in rows), key=known_us):
+            detector.observe(point, self._settings)
+        looked_through = after if until_us is not None else newest_of_all
+        ends = {name: max([getattr(looked_through, name), *(row for row, _ in rows[-1:])]) for name, rows in taken.items()}
+        self._cursor = Cursor(**ends)
+        self._now_us = max(self._now_us, now_us if until_us is None else until_us)
+        return until_us is None
+
+    def _save(self, connection: Connection, target_id: int, detector: Judging, now_us: int) -> None:
+        how = codec(type(detector))
+        armed: list[dict[str, Any]] = [asdict(part) for part in detector.armed(self._settings)]
+        stored = StoredDetector(now_us, how.version, how.dump(detector), tuple(armed), self._cursor, self._pin, self._note)
+        detectors.save(connection, target_id, stored)
+        self._stamp = now_us
+
+    def _failed(self, error: Exception, now: datetime) -> Finding:
+        why = f"{type(error).__name__}: {error}"
+        return Finding(
+            kind=Kind.MONITOR,
+            target=self._target,
+            subject="drift detection",
+            severity=Severity.WARNING,
+            summary=f"drift detection of {self._target} is off after a fault of its own ({why}); the server is still watched. "
+            "`vllm-canary calibrate` makes it learn anew; please report this with the log",
+            since=now,
+            evidence={"error": why},
+        )
+
+
+def _gist(finding: Finding) -> tuple[str, ...]:
+    return (*finding.key, finding.severity.value, finding.cause.value if finding.cause else "")
+
+
+def newest(pins: Sequence[Pin]) -> int:
+    """The newest pin's number; 0 where there is none."""
+    return max((pin.id for pin in pins), default=0)
+
+
+def _until(rows: Iterable[tuple[int, Point]], until_us: int | None) -> Iterable[tuple[int, Point]]:
+    for row in rows:
+        if until_us is not None and known_us(row[1]) > until_us:
+            return
+        yield row
+

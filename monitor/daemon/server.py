@@ -1,0 +1,150 @@
+"""One watched server: its metrics page, the starts of its process, its identity and the name of its model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+from sqlalchemy import Connection
+
+from monitor.config.problems import Problem
+from monitor.config.settings import TargetSettings
+from monitor.daemon.cards import TargetCards
+from monitor.daemon.identity import IdentityWatch
+from monitor.daemon.serverstate import ServerState
+from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
+from monitor.measure.canary import Canary
+from monitor.measure.identity import Sources
+from monitor.measure.preflight import Preflight
+from monitor.measure.scrape import MetricsPage
+from monitor.measure.stream import ConnectionSetupError, client, client_of
+from monitor.model import Probe, ServerPage
+from monitor.store import queries, record
+from monitor.store.writer import Writer
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class WatchedServer:
+    """What is known of one server between two looks at it. `keeps_identity`: only the daemon does; `probe` reads what it wrote."""
+
+    def __init__(self, settings: TargetSettings, writer: Writer, cards: TargetCards, channels: Sequence[str], keeps_identity: bool) -> None:
+        self.settings = settings
+        self.writer = writer
+        self.cards = cards
+        self._keeps_identity = keeps_identity
+        self._channels = channels
+        self._http = _client(settings) if keeps_identity else client_of(settings)
+        self._page = MetricsPage(self._http, settings.metrics_page)
+        self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
+        self._noting = asyncio.Lock()
+        self.state = ServerState(settings.when_idle)
+        self._system_fingerprint: str | None = None
+        self._identity_due = True
+        self.on_page: Callable[[str, ServerPage], None] | None = None
+
+    async def take_up(self) -> None:
+        """Take up what the history knows of this server."""
+        now = datetime.now(UTC)
+
+        def work(connection: Connection) -> int:
+            target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
+            row = queries.target(connection, self.settings.name)
+            if row is not None and row.process_start_id is not None:
+                self.state.take_up(connection, target_id, row.process_start_id)
+            return target_id
+
+        self.target_id = await self._db(work)
+        self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, not self._keeps_identity)
+        await self.identity.load()
+
+    def fingerprint_digest(self) -> str | None:
+        """What is being served, as the daemon last read it."""
+        return None if self.identity.current is None else self.identity.current.digest
+
+    async def find_model(self) -> None:
+        """Learn the served model's name where the configuration does not give it. Raises what monitor.measure.api raises,
+        and SeveralModelsError."""
+        if self.settings.model is not None:
+            return
+        self.canary.model = the_one_model(self.settings.url, await models(self._http))
+
+    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
+        """Probes that this server's context cannot hold, and the model's name on the way. Raises as find_model does."""
+        cards = await models(self._http)
+        self.canary.model = self.settings.model or the_one_model(self.settings.url, cards)
+        flight = Preflight(self.settings.name, self._http, self._page, self.canary.model)
+        flight.max_model_len = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
+        await flight.probe_lengths(probes, directory)
+        return flight.misfits
+
+    async def look(self) -> ServerPage:
+        """Read the metrics page and note what it tells: a new start of the process, and whether the engine moved."""
+        page = await self._page.read()
+        if self.on_page is not None:
+            self.on_page(self.settings.name, page)
+        async with self._noting:
+            await self._note(page)
+        return page
+
+    async def _note(self, page: ServerPage) -> None:
+        new = self.state.new_start(page)
+        if new is not None:
+            now = datetime.now(UTC)
+            start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
+            self.state.begin(new, start_id, now)
+            self._system_fingerprint, self._identity_due = None, True
+            self._restarted()
+            log.info("target=%s process_start=%s noticed_by=%s", self.settings.name, new.started_at or "unknown", new.source)
+        self.state.note(page)
+
+    def _restarted(self) -> None:
+        """What a start of the process makes void."""
+
+    async def refresh_identity(self, page: ServerPage | None = None) -> None:
+        """Read the identity now; a server that does not answer leaves it due."""
+        page = page or await self.look()
+        try:
+            cards = await models(self._http)
+            if self.settings.model is None:
+                self.canary.model = the_one_model(self.settings.url, cards)
+        except ServerUnreachableError:
+            return
+        except (ServerRefusedError, SeveralModelsError) as error:
+            log.warning("target=%s /v1/models: %s", self.settings.name, error)
+        self._identity_due = not await self.identity.refresh(page)
+
+    async def store_reading(self) -> ServerPage:
+        """One reading of the metrics page between canaries, stored: a batch job between two canaries must not be invisible."""
+        page = await self.look()
+        start_id = self.state.start_id
+        self.writer.submit(lambda c: record.insert_server_reading(c, self.target_id, page, start_id))
+        if self._identity_due:
+            await self.refresh_identity(page)
+        return page
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._http.aclose()
+
+    def _sources(self) -> Sources:
+        gpu, reason = self.cards.identity()
+        return Sources(self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint)
+
+    async def _db(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.wrap_future(self.writer.submit(work))
+
+
+def _client(settings: TargetSettings) -> httpx.AsyncClient:
+    """The client; a key or a certificate that is missing is said, and shows in each sample as what the server makes of it."""
+    try:
+        return client_of(settings)
+    except ConnectionSetupError as error:
+        log.error("%s", error)
+        return client(settings.url, None, settings.headers)

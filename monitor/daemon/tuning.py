@@ -1,0 +1,75 @@
+"""From the configuration, and from `--set` beside it, to what drift detection is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from monitor.config.block import Block
+from monitor.config.detector import DetectorSettings
+from monitor.config.problems import ConfigError, Problem
+from monitor.config.settings import ClassSettings, Settings
+from monitor.config.yamlfile import sentence
+from monitor.judge.drift.values import DriftSettings
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+#: What is a duration in the file, and what it is called and counted in inside.
+DURATIONS = {"block": ("block_s", 1.0), "grace": ("grace_s", 1.0), "learn": ("learn_h", HOUR_S), "remember": ("remember_days", DAY_S)}
+B = TypeVar("B", bound=Block)
+Classes = Mapping[str, ClassSettings]
+
+
+def drift_settings(settings: Settings) -> DriftSettings:
+    """The thresholds and service levels of a configuration."""
+    return thresholds(settings.detector, settings.classes)
+
+
+def thresholds(detector: DetectorSettings, classes: Classes) -> DriftSettings:
+    """As the judges know them."""
+    given = {name: getattr(detector, name) for name in DetectorSettings.model_fields}
+    durations = {inside: given.pop(name) / unit_s for name, (inside, unit_s) in DURATIONS.items()}
+    levels = {name: chosen.ttft * 1000 for name, chosen in classes.items() if chosen.ttft is not None}
+    return DriftSettings(**given, **durations, levels=levels)
+
+
+def tried(detector: DetectorSettings, classes: Classes, wishes: Sequence[str]) -> tuple[DetectorSettings, Classes]:
+    """With `detector.KEY=VALUE` and `classes.NAME.ttft=VALUE` in the place of what is configured. Raises ConfigError."""
+    for wish in wishes:
+        key, equals, text = wish.partition("=")
+        match key.strip().split("."):
+            case ["detector", name] if equals:
+                detector = _with(detector, name, text, wish)
+            case ["classes", name, "ttft"] if equals:
+                given = {} if text.strip() == "none" else {"ttft": text.strip()}
+                level = _parsed(ClassSettings, given, wish).ttft
+                classes = {**classes, name: (classes.get(name) or ClassSettings()).model_copy(update={"ttft": level})}
+            case _:
+                raise _refused(wish, "give detector.KEY=VALUE, for example detector.block=10m, or classes.NAME.ttft=VALUE")
+    return detector, classes
+
+
+def _with(detector: DetectorSettings, name: str, text: str, wish: str) -> DetectorSettings:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise _refused(wish, "its value cannot be read") from None
+    changed = detector.model_copy(update={name: getattr(_parsed(DetectorSettings, {name: value}, wish), name)})
+    try:
+        changed.check()
+    except ValueError as error:
+        raise _refused(wish, str(error)) from None
+    return changed
+
+
+def _parsed(model: type[B], given: Mapping[str, Any], wish: str) -> B:
+    try:
+        return model.model_validate(given, context={"alone": True})
+    except ValidationError as error:
+        raise _refused(wish, sentence(error.errors()[0], model)) from None
+
+
+def _refused(wish: str, text: str) -> ConfigError:
+    return ConfigError([Problem(f"--set {wish}", None, text)])

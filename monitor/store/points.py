@@ -1,0 +1,163 @@
+"""The history as points for detection: new rows after those that are known, or a long stretch of time from beginning to end.
+
+Rows are read in the order in which they were stored, which is the order in which they were known, in pages, so that a year fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, ColumnElement, Connection, Select, func, select
+
+from monitor.model import CanaryPoint, CardPoint, ServerPoint
+from monitor.store import tables as t
+from monitor.store.times import to_us
+
+PAGE = 5_000
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last rows that were taken up, by their ids."""
+
+    sample: int = 0
+    server_reading: int = 0
+    gpu_reading: int = 0
+
+
+def _known_us(started_us: int, e2e_ms: float | None) -> int:
+    """When a canary's result was known: at the end of its answer. One without a duration failed at once."""
+    return started_us + int((e2e_ms or 0.0) * 1000)
+
+
+def _canary_select(target_id: int) -> Select[Any]:
+    named = {
+        "at_us": t.sample.c.started_at_us,
+        "known_us": t.sample.c.started_at_us,  # made of it and e2e_ms, below
+        "probe": t.probe.c.name,
+        "traffic_class": t.probe_revision.c["class"],
+        "fingerprint": t.fingerprint.c.digest,
+        "process_start_us": func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us),
+    }
+    columns = [named.get(name, t.sample.c.get(name)) for name in CanaryPoint._fields]
+    return (
+        select(t.sample.c.id, *columns)
+        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .outerjoin(t.process_start, t.process_start.c.id == t.sample.c.process_start_id)
+        .outerjoin(t.fingerprint, t.fingerprint.c.id == t.sample.c.fingerprint_id)
+        .where(_by_id(t.sample.c.target_id) == target_id)
+    )
+
+
+def _by_id(column: Column[Any]) -> ColumnElement[Any]:
+    """A column under which no index can be looked up: new rows are few and last, and are found by their ids. SQLite would rather read
+    every row of a target by its index, and sort them."""
+    return func.coalesce(column, None)
+
+
+_E2E = CanaryPoint._fields.index("e2e_ms") + 1
+_STALE = CanaryPoint._fields.index("stale") + 1
+
+
+def _canary(row: Any) -> CanaryPoint:
+    values = list(row)
+    values[2] = _known_us(values[1], values[_E2E])
+    values[_STALE] = None if values[_STALE] is None else bool(values[_STALE])
+    return CanaryPoint._make(values[1:])
+
+
+def canaries_after(connection: Connection, target_id: int, after: int, limit: int = PAGE) -> list[tuple[int, CanaryPoint]]:
+    """Samples of a target with greater ids, each with its id."""
+    query = _canary_select(target_id).where(t.sample.c.id > after).order_by(t.sample.c.id).limit(limit)
+    return [(row[0], _canary(row)) for row in connection.execute(query)]
+
+
+def servers_after(connection: Connection, target_id: int, after: int, limit: int = PAGE) -> list[tuple[int, ServerPoint]]:
+    """Readings of a target's metrics page with greater ids."""
+    table = t.server_reading
+    columns = [table.c[name] for name in ServerPoint._fields]
+    query = select(table.c.id, *columns).where(_by_id(table.c.target_id) == target_id, table.c.id > after)
+    return [(row[0], ServerPoint._make(row[1:])) for row in connection.execute(query.order_by(table.c.id).limit(limit))]
+
+
+#: Of the figures kept as least, median and largest, detection takes the median: a single one lies (docs/detection.md).
+_MEDIANS = {"temp_c", "sm_clock_mhz", "power_w", "util"}
+
+
+def cards_after(connection: Connection, uuids: Collection[str], after: int, limit: int = PAGE) -> list[tuple[int, CardPoint]]:
+    """Readings of these cards with greater ids."""
+    table = t.gpu_reading
+    names = {"uuid": "gpu_uuid"} | {name: f"{name}_median" for name in _MEDIANS}
+    columns = [table.c[names.get(name, name)] for name in CardPoint._fields]
+    query = select(table.c.id, *columns).where(_by_id(table.c.gpu_uuid).in_(sorted(uuids)), table.c.id > after)
+    return [(row[0], CardPoint._make(row[1:])) for row in connection.execute(query.order_by(table.c.id).limit(limit))]
+
+
+def newest(connection: Connection) -> Cursor:
+    """The last rows of all, whosever they are: what is before them was looked through and need not be again."""
+    ids = (select(func.max(table.c.id)).scalar_subquery() for table in (t.sample, t.server_reading, t.gpu_reading))
+    return Cursor(*(int(found or 0) for found in connection.execute(select(*ids)).one()))
+
+
+def cursor_at(connection: Connection, target_id: int, uuids: Collection[str], moment: datetime | None) -> Cursor:
+    """The last rows before a moment; None: the last there are."""
+
+    def last(table: Any, at: Any, *of: Any) -> int:
+        before = () if moment is None else (at < to_us(moment),)
+        return int(connection.execute(select(func.max(table.c.id)).where(*of, *before)).scalar() or 0)
+
+    return Cursor(
+        last(t.sample, t.sample.c.started_at_us, t.sample.c.target_id == target_id),
+        last(t.server_reading, t.server_reading.c.at_us, t.server_reading.c.target_id == target_id),
+        last(t.gpu_reading, t.gpu_reading.c.at_us, t.gpu_reading.c.gpu_uuid.in_(sorted(uuids))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of one target's history as three streams: the rows after `begin`, up to those of `end` themselves."""
+
+    connection: Connection
+    target_id: int
+    uuids: Sequence[str]
+    begin: Cursor
+    end: Cursor
+
+    def canaries(self) -> Iterator[CanaryPoint]:
+        """Samples in the order in which they were stored."""
+        return _paged(lambda after: canaries_after(self.connection, self.target_id, after), self.begin.sample, self.end.sample)
+
+    def servers(self) -> Iterator[ServerPoint]:
+        """Readings of the metrics page."""
+        begin, end = self.begin.server_reading, self.end.server_reading
+        return _paged(lambda after: servers_after(self.connection, self.target_id, after), begin, end)
+
+    def cards(self) -> Iterator[CardPoint]:
+        """Readings of all cards."""
+        return _paged(lambda after: cards_after(self.connection, self.uuids, after), self.begin.gpu_reading, self.end.gpu_reading)
+
+
+def _paged(page: Callable[[int], list[tuple[int, P]]], after: int, end: int) -> Iterator[P]:
+    while after < end and (rows := page(after)):
+        for row_id, point in rows:
+            if row_id > end:
+                return
+            yield point
+        after = rows[-1][0]
+
+
+def noted_cards(connection: Connection, target_id: int) -> list[str]:
+    """The cards of a target as far as the daemon ever saw them."""
+    return list(connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar() or [])
+
+
+def cards_of(connection: Connection, target_id: int) -> list[str]:
+    """The cards of a target: those that the daemon noted, and those that its samples name."""
+    noted = noted_cards(connection, target_id)
+    named = select(t.sample.c.gpu_uuid).where(t.sample.c.target_id == target_id, t.sample.c.gpu_uuid.is_not(None)).distinct()
+    return sorted({*noted, *connection.execute(named).scalars()})

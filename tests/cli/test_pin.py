@@ -1,0 +1,292 @@
+"""`pin`: takes the server's present answers as right, with a reason; shows what it takes, and takes nothing that is plainly wrong."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from histories import History
+from standin import StandIn
+
+from monitor.judge.changes import digest
+from monitor.model import FingerprintField
+from monitor.store import fingerprints, record
+
+from .conftest import PROBE, Command, write_config
+
+SKY = "Is the sky blue? Answer yes or no."
+PINNED = PROBE.replace('  - contains: "Yes"', "  - pinned: true") + "sampling:\n  logprobs: 5\n"
+STRICT = PROBE + "  - pinned: true\nsampling:\n  logprobs: 5\n"
+
+
+class Alternating(dict[str, str]):
+    """Answers that take turns, as near ties do."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self._answers, self._turn = answers, count()
+
+    def get(self, *_: Any) -> str:
+        return self._answers[next(self._turn) % len(self._answers)]
+
+
+@pytest.fixture
+def config(tmp_path: Path, server: StandIn) -> Path:
+    """One probe that is judged by its pin."""
+    return write_config(tmp_path, server.url, sky=PINNED)
+
+
+def busy(server: StandIn) -> None:
+    """Others are served; how many tokens they get is not told."""
+    server.state.other_running, server.state.hide_metrics = 2, ["vllm:generation_tokens_total"]
+
+
+def pins(cli: Command, *words: str) -> list[dict[str, Any]]:
+    """What `pins` lists."""
+    found: list[dict[str, Any]] = cli("pins", *words, "--json").json["pins"]
+    return found
+
+
+@pytest.mark.parametrize("words", [(), ("--reason", "  ")])
+def test_without_a_reason_it_is_2_and_nothing_is_sent(words: tuple[str, ...], cli: Command, config: Path, server: StandIn) -> None:
+    ran = cli("pin", *words)
+    assert ran.code == 2
+    assert "a pin needs a reason" in ran.err
+    assert server.state.requests == []
+
+
+@pytest.mark.parametrize("words", [("--repeats", "0"), ("--expires", "30"), ("rain",), ("--target", "remote")])
+def test_what_makes_no_sense_is_2_and_nothing_is_sent(words: tuple[str, ...], cli: Command, config: Path, server: StandIn) -> None:
+    ran = cli("pin", "--reason", "checked", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert server.state.requests == []
+
+
+def test_a_probe_without_log_probabilities_cannot_be_pinned_and_the_mend_is_said(cli: Command, server: StandIn, tmp_path: Path) -> None:
+    write_config(tmp_path, server.url)
+    ran = cli("pin", "--reason", "checked")
+    assert ran.code == 2
+    assert "`logprobs: 5` under sampling" in ran.err
+
+
+def test_a_pin_holds_the_answers_tokens_log_probabilities_lengths_times_and_who_took_it(cli: Command, config: Path) -> None:
+    began = datetime.now(UTC)
+    assert cli("pin", "--reason", "checked by hand", "--repeats", "3").code == 0
+    [pin] = pins(cli)
+    assert (pin["target"], pin["probe"], pin["reason"], pin["author"]) == ("local", "sky", "checked by hand", getpass.getuser())
+    assert pin["state"] == "holds"
+    assert pin["prompt_tokens"] is not None
+    assert pin["noise_nat"] == pytest.approx(0.0)
+    assert len(pin["ttft_ms"]) == 2  # the first may have been cold
+    [output] = pin["outputs"]
+    assert (output["text"], output["count"], output["finish_reason"]) == ("Yes", 3, "stop")
+    assert output["tokens"] == ["Yes", "</s>"]
+    assert len(output["token_ids"]) == len(output["logprobs"]) == len(output["tops"]) == 2
+    left = datetime.fromisoformat(pin["expires_at"]) - began
+    assert timedelta(days=27) <= left <= timedelta(days=30, minutes=1)
+
+
+def test_answers_that_differ_are_shown_before_they_are_taken(cli: Command, config: Path, server: StandIn) -> None:
+    server.state.answers = Alternating("Yes", "Yes", "Indeed")
+    ran = cli("pin", "--reason", "both are right", "--repeats", "3")
+    assert ran.code == 0
+    shown, taken = ran.out.split("2 different answers")
+    assert "sky was answered in 2 ways; all are taken as right:\n  2×  Yes\n  1×  Indeed" in shown
+    [pin] = pins(cli)
+    assert "are taken" not in taken
+    assert [(o["text"], o["count"]) for o in pin["outputs"]] == [("Yes", 2), ("Indeed", 1)]
+    assert {s["verdict"] for _ in range(3) for s in cli("probe", "--json").json["samples"]} == {"pass"}
+
+
+def test_a_dry_run_shows_what_would_be_taken_and_records_nothing(cli: Command, config: Path, server: StandIn) -> None:
+    server.state.answers = Alternating("Yes", "Indeed")
+    ran = cli("pin", "--reason", "a look", "--repeats", "2", "--dry-run")
+    assert ran.code == 0
+    assert "1×  Indeed" in ran.out
+    assert "Nothing was recorded" in ran.out
+    assert pins(cli, "--all") == []
+
+
+def test_a_new_pin_takes_the_place_of_the_old_one_which_is_kept(cli: Command, config: Path, server: StandIn) -> None:
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    server.state.answers = {SKY: "It is"}
+    told = cli("pin", "--reason", "second", "--repeats", "1")
+    assert "takes the place of pin 1, which is kept" in told.out
+    assert [(p["id"], p["reason"]) for p in pins(cli)] == [(2, "second")]
+    assert [(p["id"], p["state"], p["outputs"][0]["text"]) for p in pins(cli, "--all")] == [(2, "holds", "It is"), (1, "ended", "Yes")]
+
+
+def test_an_answer_that_the_probe_calls_wrong_is_1_and_the_old_pin_holds_on(cli: Command, server: StandIn, tmp_path: Path) -> None:
+    write_config(tmp_path, server.url, sky=STRICT)
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    server.state.answers = {SKY: "No"}
+    ran = cli("pin", "--reason", "second", "--repeats", "2")
+    assert ran.code == 1
+    assert "not pinned: expected 'Yes' in the answer, got 'No'" in ran.out
+    assert [p["reason"] for p in pins(cli)] == ["first"]
+
+
+def test_an_answer_of_one_token_for_ever_is_never_pinned(cli: Command, server: StandIn, tmp_path: Path) -> None:
+    write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 20"))
+    server.state.answers = {SKY: "!" + " !" * 30}
+    ran = cli("pin", "--reason", "first", "--repeats", "1")
+    assert ran.code == 1
+    assert "not pinned: one token is repeated: ' !'" in ran.out
+
+
+def test_a_stream_that_breaks_pins_nothing_and_is_1(cli: Command, config: Path, server: StandIn) -> None:
+    server.state.stream_fault = "no_done"
+    ran = cli("pin", "--reason", "first", "--json")
+    assert ran.code == 1
+    assert [(p["probe"], p["pin"]) for p in ran.json["pins"]] == [("sky", None)]
+    assert pins(cli) == []
+
+
+def test_a_server_that_is_not_there_is_3(cli: Command, tmp_path: Path) -> None:
+    write_config(tmp_path, "http://127.0.0.1:9", sky=PINNED)
+    ran = cli("pin", "--reason", "first")
+    assert (ran.code, ran.out) == (3, "")
+
+
+def test_a_full_server_is_3(cli: Command, config: Path, server: StandIn) -> None:
+    server.state.http_status = 503
+    assert cli("pin", "--reason", "first").code == 3
+
+
+def test_a_server_that_changed_since_the_daemon_looked_is_not_pinned_under_its_old_name(
+    cli: Command, config: Path, server: StandIn, history: History
+) -> None:
+    now = datetime.now(UTC)
+    names = {"max_model_len": 1024, "vllm_version": "0.32.0", "template_hash": None}
+    fields = {n: FingerprintField(n, "root", v, "a test") for n, v in names.items()}
+
+    def seen(connection: Any) -> None:
+        target_id = record.ensure_target(connection, "local", server.url, now)
+        fingerprints.save(connection, target_id, digest(fields), fields, now)
+
+    history.do(seen)
+    ran = cli("pin", "--reason", "after the change")
+    assert ran.code == 3
+    assert "local is not what the daemon last saw (max_model_len 1024 → 4096)" in ran.err
+    assert server.state.requests == []
+    server.state.max_model_len = 1024
+    assert cli("pin", "--reason", "as it was", "--repeats", "1").code == 0
+    assert [p["fingerprint"] for p in pins(cli)] == [digest(fields)]
+
+
+def test_under_load_other_requests_run_beside_every_second_repeat(cli: Command, config: Path, server: StandIn) -> None:
+    assert cli("pin", "--reason", "first", "--repeats", "2", "--under-load").code == 0
+    asked = [body.get("prompt") or body["messages"][0]["content"] for body in server.state.requests if "prompt_logprobs" not in body]
+    assert asked[0] == SKY  # the first has the server to itself
+    assert {text for text in asked if text.startswith("Tell a long story")} == {f"Tell a long story, number {n}." for n in (0, 1)}
+
+
+def test_json_is_one_object_with_the_pin_and_its_number(cli: Command, config: Path) -> None:
+    ran = cli("pin", "--reason", "first", "--repeats", "1", "--json")
+    assert list(ran.json) == ["pins"]
+    [one] = ran.json["pins"]
+    assert (one["target"], one["probe"], one["pin"]["id"]) == ("local", "sky", 1)
+
+
+def test_an_answer_against_its_pin_passes_and_another_one_is_1_with_the_place(cli: Command, config: Path, server: StandIn) -> None:
+    assert cli("probe", "--json").json["samples"][0]["verdict"] == "unpinned"
+    cli("pin", "--reason", "first", "--repeats", "2")
+    [same] = cli("probe", "--json").json["samples"]
+    assert (same["verdict"], same["pin"], same["stale"], same["first_divergence"]) == ("pass", 1, False, None)
+    assert same["logprob_shift"] == pytest.approx(0.0)
+    server.state.answers = {SKY: "No"}
+    ran = cli("probe", "--json")
+    [other] = ran.json["samples"]
+    assert (ran.code, other["verdict"], other["first_divergence"]) == (1, "fail", 0)
+    assert other["logprob_shift"] == pytest.approx(0.0)  # scored: the same weights would still give the pinned answer its old figures
+    assert other["detail"] == "expected 'Yes', got 'No' at token 1; the pinned token is not among the likeliest any more"
+    shown = cli("show", str(other["id"])).out
+    assert "⟪parts here, token 1⟫ Yes" in shown
+
+
+def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(cli: Command, config: Path, server: StandIn) -> None:
+    cli("pin", "--reason", "first", "--repeats", "1")
+    server.state.template_salt = "Be brief."
+    [sample] = cli("probe", "--json").json["samples"]
+    before, after = sample["prompt_tokens"] - 2, sample["prompt_tokens"]
+    assert sample["detail"] == f"prompt is {after} tokens, was {before}: chat template or tokenizer changed"
+
+
+def test_an_answer_without_log_probabilities_is_not_pinned(cli: Command, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StandIn, "_logprobs", staticmethod(lambda job, tokens: None))
+    ran = cli("pin", "--reason", "first")
+    assert ran.code == 3
+    assert "without log-probabilities" in ran.out
+
+
+def test_another_answer_tells_how_far_the_pinned_one_moved_by_having_it_scored(cli: Command, config: Path, server: StandIn) -> None:
+    cli("pin", "--reason", "first", "--repeats", "2")
+    server.state.answers, server.state.moved_nat = {SKY: "No"}, 0.25
+    [other] = cli("probe", "--json").json["samples"]
+    assert (other["verdict"], other["logprob_shift"]) == ("fail", pytest.approx(0.25))
+    assert "prompt_logprobs" in server.state.requests[-1]
+
+
+def test_where_the_budget_has_no_room_beside_the_schedule_nothing_is_scored(cli: Command, config: Path, server: StandIn) -> None:
+    cli("pin", "--reason", "first", "--repeats", "1")
+    write_config(config.parent, server.url, "    token_budget_per_hour: 40\n", sky=PINNED)
+    server.state.answers = {SKY: "No"}
+    [other] = cli("probe", "--json").json["samples"]
+    assert (other["verdict"], other["logprob_shift"]) == ("fail", None)
+
+
+def test_while_others_are_served_nothing_is_scored(cli: Command, config: Path, server: StandIn) -> None:
+    cli("pin", "--reason", "first", "--repeats", "2")
+    server.state.answers = {SKY: "No"}
+    busy(server)
+    [other] = cli("probe", "--json").json["samples"]
+    assert (other["verdict"], other["logprob_shift"]) == ("fail", None)
+
+
+def test_a_server_that_scores_otherwise_than_it_answers_has_that_in_the_noise_of_the_pin(
+    cli: Command, config: Path, server: StandIn
+) -> None:
+    server.state.moved_nat = 0.05
+    cli("pin", "--reason", "first", "--repeats", "2")
+    assert pins(cli)[0]["noise_nat"] == pytest.approx(0.05)
+
+
+def uncertain(job: Any, tokens: Any) -> Any:
+    """Log-probabilities of a server for which "Yes" would have been 0.02 nat less likely than what it said first."""
+    found = ORIGINAL_LOGPROBS(job, tokens)
+    if found is not None and job.sent == 0 and tokens[0].text != "Yes":
+        entry = found["content"][0]
+        entry["top_logprobs"][1] = {"token": "Yes", "logprob": entry["logprob"] - 0.02, "bytes": []}
+    return found
+
+
+ORIGINAL_LOGPROBS = StandIn._logprobs
+
+
+def test_a_near_tie_is_decided_by_one_more_run_which_is_marked_as_a_retry(
+    cli: Command, config: Path, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("pin", "--reason", "first", "--repeats", "2")
+    monkeypatch.setattr(StandIn, "_logprobs", staticmethod(uncertain))
+    server.state.answers = Alternating("Yeah", "Yes")
+    ran = cli("probe", "--json")
+    tie, decided = ran.json["samples"]
+    assert (ran.code, tie["verdict"], decided["verdict"]) == (0, "near_tie", "pass")
+    assert tie["detail"] == "expected 'Yes', got 'Yeah' at token 1, 0.020 nat apart: a near tie"
+    shown = cli("show", str(decided["id"])).out
+    assert f"{tie['id']}, whose near tie it decides" in shown.split("retry of", 1)[1].splitlines()[0]
+    assert [cli("show", str(s["id"]), "--json").json["samples"][0]["retry_of"] for s in (tie, decided)] == [None, tie["id"]]
+
+
+def test_a_near_tie_while_others_are_served_is_not_asked_again(
+    cli: Command, config: Path, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("pin", "--reason", "first", "--repeats", "2")
+    monkeypatch.setattr(StandIn, "_logprobs", staticmethod(uncertain))
+    server.state.answers = {SKY: "Yeah"}
+    busy(server)
+    assert [s["verdict"] for s in cli("probe", "--json").json["samples"]] == ["near_tie"]

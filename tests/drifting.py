@@ -1,0 +1,86 @@
+"""A tiny detector for tests of what is around the real one: slow is what is slower than nine tenths of the first canary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from monitor.judge.drift.book import as_time
+from monitor.judge.drift.values import Armed, DriftSettings
+from monitor.model import CanaryPoint, CardPoint, Finding, Kind, Point, ServerPoint, Severity
+
+MINUTE_US = 60_000_000
+START_US = 1_772_366_400_000_000  # noon of a Sunday
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what it is fed with and remembers the last rate; everything it knows is in its fields."""
+
+    first: float | None = None
+    last: float | None = None
+    slow_since_us: int | None = None
+    seen: dict[str, int] = field(default_factory=dict)
+    advanced_us: int = 0
+    relearnt_us: list[int] = field(default_factory=list)
+    hot: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, point: Point, settings: DriftSettings) -> None:
+        """Take up one point."""
+        name = type(point).__name__
+        self.seen[name] = self.seen.get(name, 0) + 1
+        if isinstance(point, CanaryPoint) and point.decode_tok_s is not None:
+            if point.decode_tok_s < 0:
+                raise ZeroDivisionError("a rate below nothing")
+            self.first = self.first or point.decode_tok_s
+            self.last = point.decode_tok_s
+            slow = self.last < 0.9 * self.first
+            self.slow_since_us = (self.slow_since_us or point.at_us) if slow else None
+        if isinstance(point, CardPoint) and point.temp_c is not None:
+            self.hot[point.uuid] = self.hot.get(point.uuid, 0) + (point.temp_c > 90)
+
+    def advance(self, now_us: int, settings: DriftSettings) -> bool | None:
+        """Note the time."""
+        self.advanced_us = now_us
+        return None
+
+    def findings(self, target: str, now_us: int, settings: DriftSettings) -> list[Finding]:
+        """Slow now, or not."""
+        if self.slow_since_us is None or self.first is None or self.last is None:
+            return []
+        change = 100 * (self.last / self.first - 1)
+        evidence = {"metric": "decode", "change_pct": change, "low_pct": change - 1, "high_pct": change + 1}
+        severity = Severity.PAGE if change < -50 else Severity.WARNING
+        since = as_time(self.slow_since_us)
+        return [Finding(Kind.SPEED, target, "decode", severity, f"{target} is slow", since, evidence=evidence)]
+
+    def armed(self, settings: DriftSettings) -> list[Armed]:
+        """Works with the first canary."""
+        return [Armed("decode rate", self.first is not None, f"{self.seen.get('CanaryPoint', 0)} canaries")]
+
+    def suspicion(self, settings: DriftSettings) -> float:
+        """By how much it is slower."""
+        return 0.0 if self.first is None or self.last is None else max(0.0, min(1.0, 1 - self.last / self.first))
+
+    def relearn(self, now_us: int) -> None:
+        """The next canary is the first."""
+        self.first = self.slow_since_us = None
+        self.relearnt_us.append(now_us)
+
+
+def a_canary(minute: float = 0.0, **changes: Any) -> CanaryPoint:
+    """A good warm answer of `sky` at a minute after noon."""
+    at_us = START_US + int(minute * MINUTE_US)
+    values: dict[str, Any] = {"probe": "sky", "traffic_class": "chat", "decode_tok_s": 100.0, "ttft_ms": 40.0, "e2e_ms": 90.0}
+    values |= changes
+    return CanaryPoint(at_us, at_us + int((values["e2e_ms"] or 0) * 1000), **values)
+
+
+def a_reading(minute: float = 0.0, **changes: Any) -> ServerPoint:
+    """A good reading of the metrics page."""
+    return ServerPoint(START_US + int(minute * MINUTE_US), **changes)
+
+
+def a_look(minute: float = 0.0, **changes: Any) -> CardPoint:
+    """A cool card."""
+    return CardPoint(START_US + int(minute * MINUTE_US), **{"uuid": "GPU-1", "temp_c": 60.0, **changes})

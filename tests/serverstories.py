@@ -1,0 +1,118 @@
+"""One watched server for the tests of the whole detector: canaries, looks at its card and readings of its page, minute after minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
+from random import Random
+
+from monitor.judge.drift.detector import Detector
+from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.model import CanaryPoint, CardPoint, Finding, Point, ServerPoint
+
+#: Learns in two hours, so that a test of a whole story takes a moment.
+QUICK = DriftSettings(learn_h=2.0, learn_blocks=20, support_samples=20)
+START_US = 1_700_000_000_000_000
+PROBES = {"rate": ("batch", 128.0, 100.0, 30.0), "chat": ("chat", 32.0, 105.0, 12.0)}  # class, tokens, tokens a second, ms
+
+
+@dataclass(slots=True)
+class State:
+    """How the server is at the moment; a story changes it."""
+
+    slow: float = 1.0  # decode and prefill take so many times longer
+    prefill: float = 1.0
+    temp_c: float = 55.0
+    clock_mhz: float = 1980.0
+    power_w: float = 400.0
+    thermal: float = 0.0  # duty
+    bits: int = 0
+    waiting: float = 0.0
+    stuck: bool = False  # canaries wait until their cap
+    digest: str = "a"
+    process_us: int = START_US
+    limit_w: float = 700.0
+
+
+Change = Callable[[State, float], None]  # the state, and the hours since the change began
+
+
+@dataclass
+class ServerStory:
+    """A server with steady traffic. `play` adds hours; what was changed stays changed."""
+
+    seed: int = 0
+    state: State = field(default_factory=State)
+    minute: int = 0
+    steps: float = 0.0
+    thermal_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """One source of chance for all of it."""
+        self.chance = Random(self.seed)
+
+    def play(self, hours: float, change: Change = lambda _state, _hour: None) -> Iterator[Point]:
+        """All points of so many hours, in the order in which they are known."""
+        begun = self.minute
+        for _ in range(round(hours * 60)):
+            change(self.state, (self.minute - begun) / 60)
+            points = sorted(self._one_minute(), key=itemgetter(0))
+            self.minute += 1
+            yield from (point for _, point in points)
+
+    def _one_minute(self) -> Iterator[tuple[int, Point]]:
+        state, at_us = self.state, START_US + self.minute * MINUTE_US
+        for number, (name, (kind, tokens, rate, ttft_ms)) in enumerate(PROBES.items()):
+            sent_us = at_us + (1 + 5 * number) * SECOND_US
+            yield self._canary(name, kind, tokens, rate, ttft_ms, sent_us)
+        for second in (10, 40):
+            self.thermal_s += 30 * state.thermal
+            yield at_us + second * SECOND_US, self._look(at_us + second * SECOND_US)
+        for second in (20, 50):
+            self.steps += 30 * 120 / state.slow
+            yield at_us + second * SECOND_US, self._reading(at_us + second * SECOND_US)
+
+    def _canary(self, name: str, kind: str, tokens: float, rate: float, ttft_ms: float, at_us: int) -> tuple[int, CanaryPoint]:
+        state = self.state
+        base = CanaryPoint(
+            at_us, at_us, name, kind, fingerprint=state.digest, process_start_us=state.process_us, gpu_uuid="GPU-1", running=4.0,
+            waiting=state.waiting, gpu_temp_c=state.temp_c, sm_clock_mhz=state.clock_mhz,
+        )  # fmt: skip
+        if state.stuck:
+            return at_us + 2 * SECOND_US, base._replace(known_us=at_us + 2 * SECOND_US, outcome="queue_cap", e2e_ms=2000.0)
+        rate = rate / state.slow * (1.0 + self.chance.gauss(0.0, 0.004))
+        ttft_ms = ttft_ms * state.slow * state.prefill * (1.0 + abs(self.chance.gauss(0.0, 0.05)))
+        e2e_ms = ttft_ms + 1000.0 * tokens / rate
+        known_us = at_us + round(1000 * e2e_ms)
+        return known_us, base._replace(
+            known_us=known_us, ttft_ms=ttft_ms, e2e_ms=e2e_ms, decode_tok_s=rate, completion_tokens=tokens, prompt_tokens=20.0
+        )
+
+    def _look(self, at_us: int) -> CardPoint:
+        state = self.state
+        return CardPoint(
+            at_us, "GPU-1", round(state.temp_c + self.chance.gauss(0.0, 0.5)), None, round(87.0 - state.temp_c), state.clock_mhz, 2619.0,
+            0.95, state.power_w + self.chance.gauss(0.0, 5.0), state.limit_w, 70_000.0, state.bits, None, int(1e9 * self.thermal_s), 0, 0,
+        )  # fmt: skip
+
+    def _reading(self, at_us: int) -> ServerPoint:
+        return ServerPoint(
+            at_us, running=4.0, waiting=self.state.waiting, kv_usage=0.1, engine_steps=self.steps, generation_tokens=4 * self.steps,
+            prompt_tokens=self.steps, requests_finished=self.steps / 100, preemptions=0.0,
+        )  # fmt: skip
+
+
+def known_us(point: Point) -> int:
+    """When a point was known."""
+    return point.known_us if isinstance(point, CanaryPoint) else point.at_us
+
+
+def feed(detector: Detector, points: Iterator[Point], settings: DriftSettings = QUICK, target: str = "box") -> list[Finding]:
+    """Let a detector take up points and judge after each, as the daemon does; what it finds at the end."""
+    now_us = START_US
+    for point in points:
+        now_us = max(now_us, known_us(point))
+        detector.observe(point, settings)
+        detector.advance(now_us, settings)
+    return detector.findings(target, now_us, settings)
