@@ -109,7 +109,7 @@ def on_news(engine: Engine, tell: Callable[[], object]) -> Callable[[], None]:
 
     def committed(connection: Connection) -> None:
         if connection.info.pop(_NEWS, False):
-            for each in list(told):
+            for each in told:
                 each()
 
     listen(engine, "commit", committed)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, load_context, now_utc, print_json, row_number
-from monitor.errors import UNMEASURED
+from monitor.errors import UNMEASURED, USAGE
+
+if TYPE_CHECKING:
+    from monitor.config.settings import ChannelSettings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +47,8 @@ def _test(args: argparse.Namespace) -> int:
     from monitor.alert.channel import DeliveryError  # noqa: PLC0415
     from monitor.alert.dispatch import channels_of  # noqa: PLC0415
 
-    channels = channels_of(load_context(args).channels)
+    configured = load_context(args).channels
+    channels = channels_of(configured)
     if not channels:
         raise CommandError("the configuration has no channels; add one under `channels:`")
     wanted = args.channel or args.name
@@ -68,7 +72,18 @@ def _test(args: argparse.Namespace) -> int:
     else:
         for name, error in results.items():
             print(f"{name}: {'delivered' if error is None else f'not delivered: {error}'}")
-    return 0 if all(error is None for error in results.values()) else UNMEASURED
+    failed = {name for name, error in results.items() if error is not None}
+    if not failed:
+        return 0
+    return USAGE if failed <= {channel.name for channel in configured if not _has_address(channel)} else UNMEASURED
+
+
+def _has_address(channel: ChannelSettings) -> bool:
+    try:
+        channel.address()
+    except ValueError:  # the variable that holds it is not set: the user's to mend
+        return False
+    return True
 
 
 def _log(args: argparse.Namespace) -> int:

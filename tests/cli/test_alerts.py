@@ -65,7 +65,7 @@ def test_a_channel_without_its_address_is_said(cli: Command, tmp_path: Path, mon
     monkeypatch.delenv("CANARY_TEST_HOOK", raising=False)
     write_config(tmp_path, "http://127.0.0.1:9", rest="channels: [{name: ops, kind: webhook, url_env: CANARY_TEST_HOOK}]\n")
     ran = cli("alerts", "test")
-    assert ran.code in {2, 3}
+    assert ran.code == 2
     assert "CANARY_TEST_HOOK is not set" in ran.out + ran.err
 
 
