@@ -18,6 +18,7 @@ LEARN_POINTS = 1440  # four hours before the first trial,
 EVERY_POINTS = 270  # then one every 45 minutes
 SPAN_S, RAMP_S = 7200.0, 3600.0
 HELD_MHZ = 799.0  # seen on GB10 (github.com/Blackwellboy/model-serving-minefield, trap 124)
+THROTTLED = 0.02
 LOSS, LOSS_POINTS = 0.03, 30  # 3 % over five minutes
 
 
@@ -30,6 +31,8 @@ class Trial:
     loud: dict[str, float] = field(default_factory=dict)  # likewise of those that are more than an info
     causes: set[str] = field(default_factory=set)
     loss_min: float | None = None
+    throttled_min: float | None = None  # the first minute that was held back for heat
+    forecast: tuple[float, float] | None = None  # the first one: when it was made, and for when, in minutes
 
     @property
     def first_min(self) -> float:
@@ -89,12 +92,17 @@ def _trial(chain: Chained, start: int, before: CardChannel, what: cooling.Change
     for point in what.points:
         channel.card(point, settings)
         channel.advance(point.at_us, settings)
+        since_min = (point.at_us - begun_us) / 6e7
+        newest = channel.history.minutes[-1]
+        if found.throttled_min is None and newest.at_us >= begun_us and (newest.thermal_duty or 0.0) > THROTTLED:
+            found.throttled_min = since_min
         if not channel.open:
             continue
-        since_min = (point.at_us - begun_us) / 6e7
         for warning in channel.warnings(settings):
             found.first.setdefault(warning.sign, since_min)
             found.causes.add(str(warning.evidence["cause"]))
+            if found.forecast is None and "minutes_to_limit" in warning.evidence:
+                found.forecast = since_min, since_min + float(warning.evidence["minutes_to_limit"])
             if warning.severity is not Severity.INFO:
                 found.loud.setdefault(warning.sign, since_min)
     for end in range(LOSS_POINTS, len(what.points)):

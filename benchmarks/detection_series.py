@@ -56,8 +56,10 @@ def watch(times_us: Sequence[int], values: Sequence[float], settings: DriftSetti
             if "decode" not in effects:
                 raised = None
             elif raised is None:
-                change = effects["decode"].shift.change_pct
-                raised = Raised(at, effects["decode"].since_us, change if sign > 0 else -100 * change / (100 + change), effects["decode"].severity)
+                effect = effects["decode"]
+                loss = effect.shift.change_pct
+                change = loss if sign > 0 else -100 * loss / (100 + loss)
+                raised = Raised(at, effect.since_us, change, effect.severity)
                 found.append(raised)
             elif at - raised.at_us >= accept_after_us:
                 channel.relearn(at - 1)
@@ -65,7 +67,7 @@ def watch(times_us: Sequence[int], values: Sequence[float], settings: DriftSetti
     return sorted(found, key=lambda r: r.at_us)
 
 
-def numbered(values: Sequence[float], settings: DriftSettings = POINT, accept_after: int = 6) -> list[tuple[int, int, float]]:
+def numbered(values: Sequence[float], settings: DriftSettings = POINT, accept_after: int = 24) -> list[tuple[int, int, float]]:
     """For a series without times: (point of the alarm, point it is dated to, change in per cent)."""
     step = round(settings.block_s * SECOND_US)
     found = watch([i * step for i in range(len(values))], values, settings, accept_after * step)
@@ -91,7 +93,7 @@ def quality_control(folder: Path) -> list[tuple[str, ...]]:
     rows = []
     for number in (1, 2, 3):
         raw = json.loads((folder / f"quality_control_{number}.json").read_text())["series"][0]["raw"]
-        found = numbered(standardised(raw, 50), STANDARDISED, accept_after=30)
+        found = numbered(standardised(raw, 50), STANDARDISED)
         wanted = [point for points in marks[f"quality_control_{number}"].values() for point in points]
         inside = [since for _, since, _ in found if min(wanted) - NEAR <= since <= max(wanted) + NEAR]
         told = ", ".join(f"{since} (known at {at})" for at, since, _ in found) or "nothing"

@@ -154,7 +154,23 @@ def trial_lines(chain: Chained) -> tuple[list[str], list[Trial]]:
         found = trials(chain, starts, kind, factor, counters, SETTINGS)
         first = first or found
         lines.append(f"| {text} | {_trial_cells(found, 'heat' if kind == 'cooling' else 'hidden_limit')} |")
-    return lines, first
+    return [*lines, "", _forecasts(first)], first
+
+
+def _forecasts(found: Sequence[Trial]) -> str:
+    """How good the first forecast of each trial was, where it was one."""
+    errors = sorted(
+        trial.forecast[1] - trial.throttled_min
+        for trial in found
+        if trial.forecast is not None and trial.throttled_min is not None and trial.forecast[0] < trial.throttled_min
+    )
+    if not errors:
+        return "No forecast of the first throttled minute was made before it."
+    return (
+        f"*Forecast* (“at this pace it slows itself down in about N min”), first row: one was made before the first throttled minute in "
+        f"{len(errors)} of {len(found)} trials, which then came {median(errors):+.0f} min earlier than told (median; p10 "
+        f"{percentile(errors, 0.1):+.0f}, p90 {percentile(errors, 0.9):+.0f})."
+    )
 
 
 def _trial_cells(found: Sequence[Trial], cause: str) -> str:

@@ -129,9 +129,10 @@ def _print_detection(out: Any, target: dict[str, Any]) -> None:
     from monitor.show.terminal import printable  # noqa: PLC0415
 
     armed = [part["what"] for part in target["detection"] if part["armed"]]
-    learning = [f"{part['what']} ({part['detail']})" for part in target["detection"] if not part["armed"]]
-    for what, parts in (("armed", armed), ("not armed", learning)):
-        if parts:
-            out.print(f"{what}: {printable('; '.join(parts))}", style="dim")
+    if armed:
+        out.print(f"armed: {printable('; '.join(armed))}", style="dim")
+    for part in target["detection"]:
+        if not part["armed"]:
+            out.print(printable(f"not armed: {part['what']} ({part['detail']})"), style="dim")
     if target["detection_note"]:
         out.print(printable(target["detection_note"]), style="dim")

@@ -63,9 +63,9 @@ def print_report(report: dict[str, Any]) -> None:
         counted = [(name.replace("_", " "), target[name]) for name in ("samples", "server_readings", "gpu_readings")]
         read = ", ".join(f"{count:,} {name}" for name, count in counted if count)
         out.print(f"{printable(target['name'])}: {read or 'nothing to read'}", style="bold")
-        learning = [f"{part['what']} ({part['detail']})" for part in target["detection"] if not part["armed"]]
-        if learning:
-            out.print(f"  not armed at the end: {printable('; '.join(learning))}", style="dim")
+        for part in target["detection"]:
+            if not part["armed"]:
+                out.print(printable(f"  not armed at the end: {part['what']} ({part['detail']})"), style="dim")
     for note in report["notes"]:
         out.print(printable(note), style="yellow")
     found = report["incidents"]

@@ -83,6 +83,22 @@ class Card(CardPhysics):
             xid=self.xid,
         )
 
+    def sample_fields(self) -> dict[str, object]:
+        """What of a reading stands in a sample of the daemon, by the names there."""
+        kind, temp_c, mem_temp_c = self.kind, self.temp_c, self.mem_temp_c
+        return {
+            "gpu_uuid": self.uuid,
+            "gpu_temp_c": round(temp_c),
+            "gpu_mem_temp_c": round(mem_temp_c) if kind.shows_memory_temp else None,
+            "gpu_margin_c": self._margin(temp_c, mem_temp_c),
+            "sm_clock_mhz": round(self._ramped(self._clock(temp_c)[0])),
+            "mem_clock_mhz": self._memory_mhz(self._ramp),
+            "gpu_util": round(self._util, 2),
+            "power_w": round(self._power_w, 3),
+            "power_limit_w": self.limit_w if kind.shows_limit else None,
+            "vram_used_mib": self._vram_used_mib(),
+        }
+
     def counts(self) -> tuple[float, int, int, int]:
         """Energy (J), and what has been counted so far (ns): thermal slowdown of both kinds, power cap, power brake."""
         thermal_ns = int(self._sw_thermal_s * NS) + int(self._hw_thermal_s * NS)

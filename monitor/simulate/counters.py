@@ -125,9 +125,26 @@ class Counters:
             self.spec_decode_per_pos[position] += count
 
 
+class Tally(Histogram):
+    """Count and sum alone."""
+
+    __slots__ = ()
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value so many times."""
+        self.count += times
+        self.sum += value * times
+
+
 class FewCounters(Counters):
     """What a reading of the daemon shows, and the times of requests; for worlds whose page nobody reads, where the rest costs as much
     as the request."""
+
+    def __post_init__(self) -> None:
+        """No buckets."""
+        super().__post_init__()
+        self.iteration_tokens, self.inter_token_latency, self.time_to_first_token = Tally(()), Tally(()), Tally(())
+        self.e2e_latency, self.queue_time, self.prefill_time = Tally(()), Tally(()), Tally(())
 
     def finished(self, handle: Handle, reason: str, now_s: float) -> None:
         """As Counters.finished, without the sizes."""

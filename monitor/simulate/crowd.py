@@ -16,7 +16,7 @@ from monitor.simulate.engine import Ending, EngineRequest, Handle
 from monitor.simulate.traffic import Arrival, Traffic
 from monitor.simulate.world import World
 
-OnTokens = Callable[[Handle, int, float], None]
+OnEnd = Callable[[Handle], None]
 OnLost = Callable[[Handle, str], None]
 NEXT_S = 1e-6  # a client reads the answer first, so the engine's next step begins without its next request; one client after the other
 RETRY_S = 1.0  # a client that was refused comes again after so long
@@ -120,7 +120,7 @@ class Crowd:
         prefix = prefix_keys(SHARED[:shared], self.world.config.block_size, None) if shared else ()
         return EngineRequest(f"user-{next(self._numbers)}", prompt, output, lambda _: ending, prefix)
 
-    def _batch_request(self, on_tokens: OnTokens | None = None, on_lost: OnLost | None = None) -> EngineRequest:
+    def _batch_request(self, on_end: OnEnd | None = None, on_lost: OnLost | None = None) -> EngineRequest:
         prompt, output = self._fitted(self.batch.prompt_tokens, self.batch.output_tokens)
         ending = Ending(output, "length")
         return EngineRequest(
@@ -128,12 +128,12 @@ class Crowd:
             prompt_tokens=prompt,
             max_tokens=output,
             ending=lambda _: ending,
-            on_tokens=on_tokens,
             on_lost=on_lost,
+            on_end=on_end,
         )
 
-    def _answered(self, handle: Handle, _tokens: int, _now_s: float) -> None:
-        self._at_work -= handle.finished
+    def _answered(self, _handle: Handle) -> None:
+        self._at_work -= 1
 
     def _lost(self, _handle: Handle, _why: str) -> None:
         self._at_work -= 1

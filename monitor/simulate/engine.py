@@ -274,6 +274,10 @@ class Engine:
             return True
         return sum([blocks_for(h.request.prompt_tokens + h.request.max_tokens) for h in handles]) <= total
 
+    def holds_one(self, request: EngineRequest) -> bool:
+        """Whether it has room for this one alone."""
+        return self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens) <= self.scheduler.pool.total
+
     def joins(self, handle: Handle, now_s: float) -> None:
         """It is let in, and its prompt, of which nothing is known, computed. What it will need is taken from prefixes nobody uses."""
         handle.state, handle.scheduled_s, handle.computed = State.RUNNING, now_s, handle.request.prompt_tokens

@@ -32,7 +32,9 @@ class LeapingWorld(World):
     _worked_since_s: float = field(default=0.0, init=False)
     _stepped_s: float = field(default=-inf, init=False)
     _asked: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # when the pace was asked for, and how long the weights took
-    _rates: Rates | None = field(default=None, init=False)  # None: not worked out since something changed
+    _rates: Rates | None = field(default=None, init=False)  # None: not worked out since something was set
+    _held_by: list[tuple[float, ...]] = field(default_factory=list, init=False)  # by what the cards were held back then
+    _stale: bool = field(default=False, init=False)  # the cards may have changed since
     _kept: Rush | None = field(default=None, init=False)  # it has the requests that decode
 
     def advance(self, to_s: float) -> None:
@@ -108,8 +110,11 @@ class LeapingWorld(World):
 
     def rates(self) -> Rates:
         """Of a step that begins now."""
-        if self._rates is None or self.config.uptime_decay_per_h:
-            self._rates = self._rates_after(0.0)
+        if self._stale or self._rates is None:
+            held_by = [card.held_by() for card in self.cards]
+            if self._rates is None or held_by != self._held_by or self.config.uptime_decay_per_h:
+                self._rates, self._held_by = self._rates_after(0.0), held_by
+            self._stale = False
         return self._rates
 
     def pace(self, start_s: float) -> tuple[Rates, float]:
@@ -233,7 +238,7 @@ class LeapingWorld(World):
 
     def _tell(self) -> None:
         if self._span_s > 0:
-            self._rates = None
+            self._stale = True
             World._tell(self)
 
     def _note(self, to_s: float, busy: float, prefill_share: float) -> None:
@@ -244,7 +249,7 @@ class LeapingWorld(World):
         self._told_s = to_s
         if not busy and dt_s > CARD_STEP_S:
             self._tell()  # else a moment's work would be spread over a long rest, or the rest over the work that follows
-            self._rates = None
+            self._stale = True
             for card in self.cards:
                 card.advance(dt_s, 0.0)
             return

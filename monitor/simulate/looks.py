@@ -25,6 +25,7 @@ from monitor.simulate.physics import (
 
 LOOK_EVERY_S, WINDOW = 1.0, 5
 TO_NEXT_OF_THREE = (2, 2, 1)  # looks from the first of five to the third, to the fifth, to the next five
+CENTI = tuple(str(number / 100) for number in range(101))  # utilisation to two places; written a hundred thousand times
 Looked = tuple[float, tuple[object, ...]]  # second of the world of the last look, and the fields of records.GPU_FIELDS
 Seen = tuple[float, float, float, float]  # temperature, clock, power, utilisation: what a row has the spread of
 Fades = tuple[float, float, float]  # how much of the way is left of die, heat sink and averages, from look to look
@@ -119,7 +120,7 @@ class LookedAtCard(Card):
         low, high = (util_a, util_b) if util_a < util_b else (util_b, util_a)
         row = (
             *(self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz), round(clock), round(high_mhz)),
-            *(_milli(low_w), _milli(power), _milli(high_w), _centi(low), _centi(util), _centi(high)),
+            *(_milli(low_w), _milli(power), _milli(high_w), CENTI[int(low * 100 + 0.5)], CENTI[int(util * 100 + 0.5)], CENTI[int(high * 100 + 0.5)]),
             *(round(temp_b + over_c) if kind.shows_memory_temp else None, self._margin(temp_b, temp_b + over_c)),
             *(self._memory_mhz(self._ramp_after(after_s)) if kind.shows_memory else None, self._vram_used_mib()),
             *(self.limit_w if kind.shows_limit else None, self._seen_reasons),
@@ -142,6 +143,3 @@ def _milli(value: float) -> float:
     """To three places, as `round` does for what is not negative, in a third of the time."""
     return int(value * 1e3 + 0.5) / 1e3
 
-
-def _centi(value: float) -> float:
-    return int(value * 1e2 + 0.5) / 1e2

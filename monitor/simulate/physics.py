@@ -117,6 +117,11 @@ class CardPhysics:
         prefill = (1.0 - kind.prefill_share) + kind.prefill_share * slow
         return Speeds(own / prefill, own / decode)
 
+    def held_by(self) -> tuple[float, ...]:
+        """What holds the clocks back, as far as it changes by itself: as long as this is the same, so are the speeds."""
+        kind, temp_c = self.kind, self.temp_c if self.kind.boost_loss_mhz else 0.0
+        return (min(self._ramp, 0.999), self._taken_mhz, self._memory_taken, self._halved, max(temp_c, kind.boost_from_c))
+
     def advance(self, dt_s: float, busy: float, prefill_share: float = 0.0) -> None:
         """Let `dt_s` pass with kernels running in a share `busy` of it, of which `prefill_share` on prompts."""
         if dt_s <= 0:
@@ -125,12 +130,9 @@ class CardPhysics:
         self._prefill = prefill_share
         left = dt_s * self.thermal_speed
         while left > 0:
-            if self._busy <= 0 and not (self._taken_mhz > 0 or self._memory_taken > 0 or self._halved):
-                self._pass(left, self.kind.p_idle_w, 0)  # constant power: the closed form is exact for any time
-                return
-            power_w, reasons = self._power()
+            power_w, reasons = self._power() if self._busy > 0 else (self.kind.p_idle_w, 0)
             if self._stays_cool(power_w):
-                self._pass(left, power_w, reasons)
+                self._pass(left, power_w, reasons)  # constant power: the closed form is exact for any time
                 return
             step = left if left <= GOVERNOR_S else min(left, self._calm_s(power_w))
             self._pass(step, power_w, reasons)
@@ -166,10 +168,8 @@ class CardPhysics:
         return self.kind.idle_clock_mhz + (clock - self.kind.idle_clock_mhz) * self._ramp
 
     def _power(self) -> tuple[float, int]:
-        """Mean power now, and the reasons that hold while it works."""
+        """Mean power while it works in a share of the time, and the reasons that hold then."""
         kind = self.kind
-        if self._busy <= 0:
-            return kind.p_idle_w, 0
         clock, capped = self._clock(self.temp_c)
         share = 1.0 if clock == kind.clock_mhz else (clock / kind.clock_mhz) ** kind.exponent
         working = kind.p0_w + self._dynamic_w() * share
@@ -189,13 +189,17 @@ class CardPhysics:
 
     def _stays_cool(self, power_w: float) -> bool:
         """Whether the governor has nothing to do, and the clock no degree to follow, however long this power is drawn."""
-        kind, end_a, end_b, end_memory = self.kind, power_w * self.kind.r1, power_w * self.kind.r2 * self.cooling, self._memory_target(power_w)
+        kind = self.kind
+        if self._taken_mhz > 0 or self._memory_taken > 0 or self._halved:
+            return False
+        if self._busy <= 0:
+            return True
+        end_a, end_b = power_w * kind.r1, power_w * kind.r2 * self.cooling
         inlet_c = kind.inlet_c if self.inlet_c is None else self.inlet_c
         hottest_c = inlet_c + (end_a if end_a > self._a else self._a) + (end_b if end_b > self._b else self._b)
         if hottest_c > kind.max_c or (kind.boost_loss_mhz and hottest_c > kind.boost_from_c):
             return False
-        memory_c = hottest_c + (end_memory if end_memory > self._memory_over else self._memory_over)
-        return memory_c <= kind.memory_max_c and not (self._taken_mhz > 0 or self._memory_taken > 0 or self._halved)
+        return hottest_c + max(self._memory_target(power_w), self._memory_over) <= kind.memory_max_c
 
     def _calm_s(self, power_w: float) -> float:
         """How long nothing changes but temperatures on their known curves: until the governor may act, or the clock has to follow them."""

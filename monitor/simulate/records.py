@@ -128,26 +128,15 @@ def sample_gpu(before: Sequence[Counts], cards: Sequence[Card], took_s: float) -
     """The card's part of a sample, now that it is over: of the worst card, by throttling, then margin, then temperature."""
     if not cards:
         return {}
-    worst = 0
-    if len(cards) > 1:
-        worst = max(range(len(cards)), key=lambda index: _badness(before[index], cards[index]))
-    last, (energy_j, thermal_ns, power_ns, brake_ns) = cards[worst].reading(), before[worst]
-    energy_then_j, thermal_then_ns, power_then_ns, brake_then_ns = cards[worst].counts()
+    worst = max(range(len(cards)), key=lambda index: _badness(before[index], cards[index])) if len(cards) > 1 else 0
+    (energy_j, thermal_ns, power_ns, brake_ns), card = before[worst], cards[worst]
+    energy_then_j, thermal_then_ns, power_then_ns, brake_then_ns = card.counts()
     return {
-        "gpu_uuid": last.uuid,
-        "gpu_temp_c": last.temp_c,
-        "gpu_mem_temp_c": last.mem_temp_c,
-        "gpu_margin_c": last.margin_c,
-        "sm_clock_mhz": last.sm_clock_mhz,
-        "mem_clock_mhz": last.mem_clock_mhz,
-        "gpu_util": last.util,
-        "power_w": last.power_w,
-        "power_limit_w": last.power_limit_w,
+        **card.sample_fields(),
         "energy_j": round(energy_then_j - energy_j, 3),
-        "vram_used_mib": last.vram_used_mib,
-        "throttle_thermal_ms": round(min((thermal_then_ns - thermal_ns) / 1e6, took_s * 1e3), 3),
-        "throttle_power_ms": round((power_then_ns - power_ns) / 1e6, 3),
-        "throttle_brake_ms": round((brake_then_ns - brake_ns) / 1e6, 3),
+        "throttle_thermal_ms": min((thermal_then_ns - thermal_ns) / 1e6, round(took_s * 1e3, 3)),
+        "throttle_power_ms": (power_then_ns - power_ns) / 1e6,
+        "throttle_brake_ms": (brake_then_ns - brake_ns) / 1e6,
         "gpu_age_ms": 0.0,
     }
 

@@ -33,6 +33,7 @@ class EngineRequest:
     skip_cache: bool = False  # a request for prompt_logprobs never looks into the prefix cache (seen on vLLM 0.32 CPU)
     on_tokens: Callable[[Handle, int, float], None] | None = None  # (handle, how many new ones, when)
     on_lost: Callable[[Handle, str], None] | None = None  # the engine died or was restarted
+    on_end: Callable[[Handle], None] | None = None  # all tokens have come
 
 
 class State(Enum):

@@ -87,6 +87,8 @@ class Rush:
                     return
                 self.now_s = max(self.now_s, due_s)
                 self.world.worked(self.now_s, self.now_s, 0.0, 0.0)
+                if not guests and self._lone():
+                    continue
             goes_on = self._prefill() if due_s <= self.now_s else self._decode(due_s)
 
     def hand_over(self) -> None:
@@ -103,6 +105,39 @@ class Rush:
         if self.senders is not None:
             self.senders.foresee(self.now_s, self._limit_s)
             self._coming = self.senders.coming
+
+    def _lone(self) -> bool:
+        """A request that has the engine to itself from the first token to the last: two kinds of steps, then it is gone. False: it has not."""
+        engine, coming, now_s = self.world.engine, self._coming, self.now_s
+        (_, request), config = coming[0], engine.config
+        prompt, batched = request.prompt_tokens, config.max_num_batched_tokens
+        if request.on_end is not None or prompt > batched or config.num_speculative_tokens or engine.waiting or not engine.holds_one(request):
+            return False
+        wanted = request.ending(1).tokens
+        rates, longest_s = self.world.pace(now_s)
+        prefill_s = prompt * rates.prompt_s
+        first_s = max(rates.read_s, prefill_s) + rates.sequence_s + prompt * rates.context_s
+        begun_s = now_s + first_s + rates.host_s
+        step_s = rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s  # the context grows evenly
+        end_s = begun_s + (wanted - 1) * (step_s + rates.host_s)
+        due_s = coming[1][0] if len(coming) > 1 else inf
+        if end_s > self._limit_s or end_s >= due_s or end_s > now_s + longest_s:
+            return False
+        coming.popleft()
+        handle, counters = engine.handle(request, now_s), engine.counters
+        self.world.worked(now_s, begun_s, first_s / (begun_s - now_s), prefill_s / first_s)
+        engine.joins(handle, now_s)
+        engine.first_token(handle, 1, begun_s)
+        counters.iteration_tokens.observe(prompt + 1)
+        if wanted > 1:
+            self.world.worked(begun_s, end_s, step_s / (step_s + rates.host_s), 0.0)
+            handle.generated, handle.last_s = wanted, end_s
+            counters.generation_tokens += wanted - 1
+            counters.inter_token_latency.observe(step_s + rates.host_s, wanted - 1)
+            counters.iteration_tokens.observe(1, wanted - 1)
+        self.now_s = end_s
+        engine.leaves(handle, end_s)
+        return True
 
     def _prefill(self) -> bool:
         """One step for those who have come, in which the others decode; False where it takes too long, or is not for us."""
@@ -205,23 +240,24 @@ class Rush:
         for handle, tokens, chunks in told:
             if handle.request.on_tokens is not None:
                 self.world.tell(handle, tokens, end_s, chunks)
-        self._foresee()
 
     def _tell(self, heard: Sequence[Handle], steps: int, ended: bool) -> None:
         """Those that have all their tokens go; who listens is told."""
         if ended:
             self._leave()
-        if heard:
-            for handle in heard:
-                self.world.tell(handle, steps if handle.generated > 1 else 1, self.now_s, None)
-            if ended:
-                self._foresee()  # who has an answer may ask again at once
+        for handle in heard:
+            self.world.tell(handle, steps if handle.generated > 1 else 1, self.now_s, None)
 
     def _leave(self) -> None:
-        active, engine = self.active, self.world.engine
+        active, engine, missed = self.active, self.world.engine, False
         for handle in [h for h in active if h.generated >= h.wanted]:
             active.remove(handle)
             self._context -= handle.known
             engine.leaves(handle, self.now_s)
+            if handle.request.on_end is not None:
+                handle.request.on_end(handle)
+                missed = True
+        if missed:
+            self._foresee()  # who has an answer may ask again at once
         self._heard = [handle for handle in active if handle.request.on_tokens is not None]
         self.plain = not engine.waiting  # a place in the batch is free

@@ -33,8 +33,7 @@ class Arrival(NamedTuple):
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRow:
+class TraceRow(NamedTuple):
     """One request of the extract: its gap to the one before against the mean gap, and its lengths."""
 
     gap: float
@@ -73,8 +72,10 @@ class Traffic:
     _rows: Iterator[TraceRow] = field(init=False)
     _row: TraceRow = field(init=False)
     _gap: float = field(init=False)  # still to go to the next request, in mean gaps
-    _in_force: tuple[float, float] = field(init=False)  # rate and daily swing
-    _wants_s: tuple[float, tuple[float, float]] | None = field(default=None, init=False)  # next_s, and the rate and swing it is for
+    _in_force: tuple[float, float] = (0.0, 0.0)  # rate and daily swing
+    _minute_s: float = -1.0  # begin of the minute for which `_rate` is worked out
+    _rate: float = 0.0
+    _wants_s: float | None = None  # next_s, if nothing has happened since
 
     def __post_init__(self) -> None:
         self._in_force = (self.settings.rate_per_s, self.settings.daily_swing)
@@ -83,58 +84,69 @@ class Traffic:
 
     def catch_up(self, now_s: float) -> None:
         """If the rate was set anew at `now_s`: what has passed until then passed at the old one."""
-        wanted = (self.settings.rate_per_s, self.settings.daily_swing)
-        if self._in_force != wanted:
-            if now_s > self.now_s:
-                self._gap = max(0.0, self._gap - (now_s - self.now_s) * _rate(self.now_s, *self._in_force))
-                self.now_s = now_s
-            self._in_force, self._wants_s = wanted, None
+        if self._is_in_force():
+            return
+        if now_s > self.now_s:
+            self._gap = max(0.0, self._gap - (now_s - self.now_s) * self._rate_now())
+            self.now_s = now_s
+        self._put_in_force()
 
     def next_s(self) -> float:
         """When it wants to be asked again: for the next request, or because the rate moves; infinite without traffic."""
-        wanted = (self.settings.rate_per_s, self.settings.daily_swing)
-        if self._wants_s is None or self._wants_s[1] != wanted:
-            rate = self._rate(self.now_s)
-            self._wants_s = (min(self.now_s + self._gap / rate, (self.now_s // 60 + 1) * 60) if rate > 0 else inf, wanted)
-        return self._wants_s[0]
+        if not self._is_in_force():
+            self._put_in_force()
+        if self._wants_s is None:
+            rate = self._rate_now()
+            self._wants_s = min(self.now_s + self._gap / rate, self._minute_s + 60.0) if rate > 0 else inf
+        return self._wants_s
 
     def advance(self, to_s: float) -> list[Arrival]:
         """The requests up to a moment, in order."""
         arrivals: list[Arrival] = []
-        while self.next_s() <= to_s:  # of the next request or of the minute, from which on the rate is another
-            rate, minute_s = self._rate(self.now_s), (self.now_s // 60 + 1) * 60
+        while (next_s := self.next_s()) <= to_s:  # of the next request or of the minute, from which on the rate is another
+            if next_s >= self._minute_s + 60.0:
+                self._gap -= (next_s - self.now_s) * self._rate
+                self.now_s = next_s
+            else:
+                self.now_s = next_s
+                arrivals.append(self._arrival())
+                self._take_next()
             self._wants_s = None
-            if self.now_s + self._gap / rate > minute_s:
-                self._gap -= (minute_s - self.now_s) * rate
-                self.now_s = minute_s
-                continue
-            self.now_s += self._gap / rate
-            arrivals.append(self._arrival())
-            self._take_next()
         if to_s > self.now_s:
-            self._wants_s = None
-            self._gap = max(0.0, self._gap - (to_s - self.now_s) * self._rate(self.now_s))
-            self.now_s = to_s
+            self._gap = max(0.0, self._gap - (to_s - self.now_s) * self._rate_now())
+            self.now_s, self._wants_s = to_s, None
         return arrivals
 
     def _arrival(self) -> Arrival:
-        prompt = max(1, round(self._row.prompt_tokens * self.settings.prompt_factor))
-        return Arrival(self.now_s, prompt, max(1, round(self._row.output_tokens * self.settings.output_factor)))
+        row, settings = self._row, self.settings
+        prompt, output = round(row.prompt_tokens * settings.prompt_factor), round(row.output_tokens * settings.output_factor)
+        return Arrival(self.now_s, max(1, prompt), max(1, output))
 
-    def _rate(self, at_s: float) -> float:
-        return _rate(at_s, self.settings.rate_per_s, self.settings.daily_swing)
+    def _is_in_force(self) -> bool:
+        rate, swing = self._in_force
+        return rate == self.settings.rate_per_s and swing == self.settings.daily_swing
+
+    def _put_in_force(self) -> None:
+        self._in_force, self._minute_s, self._wants_s = (self.settings.rate_per_s, self.settings.daily_swing), -1.0, None
+
+    def _rate_now(self) -> float:
+        """Requests per second in the minute of `now_s`."""
+        if not self._minute_s <= self.now_s < self._minute_s + 60.0 or self._minute_s < 0:
+            self._minute_s = self.now_s // 60 * 60
+            self._rate = _rate(self._minute_s, *self._in_force)
+        return self._rate
 
     def _take_next(self) -> None:
         self._row = next(self._rows)
         self._gap = self._row.gap
 
 
-def _rate(at_s: float, rate_per_s: float, daily_swing: float) -> float:
-    """Requests per second at a moment."""
+def _rate(minute_s: float, rate_per_s: float, daily_swing: float) -> float:
+    """Requests per second in the minute that begins then."""
     if rate_per_s <= 0:
         return 0.0
-    daily = 1.0 - daily_swing * cos(2 * pi * (at_s - QUIETEST_AT_S) / DAY_S) if daily_swing else 1.0
-    return rate_per_s * MINUTES[int(at_s // 60) % len(MINUTES)] * daily
+    daily = 1.0 - daily_swing * cos(2 * pi * (minute_s - QUIETEST_AT_S) / DAY_S) if daily_swing else 1.0
+    return rate_per_s * MINUTES[int(minute_s // 60) % len(MINUTES)] * daily
 
 
 def _replay(chance: random.Random) -> Iterator[TraceRow]:

@@ -46,6 +46,8 @@ class CardLike(Protocol):
 
     def speeds(self, work_s: float = 0.0) -> Speeds: ...
 
+    def held_by(self) -> tuple[float, ...]: ...
+
 
 class Background(Senders, Protocol):
     """A source that can say beforehand what it will send."""
@@ -248,6 +250,8 @@ class World:
         for handle, count in self.engine.step(self.now_s).produced:
             if handle.request.on_tokens is not None:
                 handle.request.on_tokens(handle, count, self.now_s)
+            if handle.request.on_end is not None and handle.finished:
+                handle.request.on_end(handle)
 
     def _live_or_die(self) -> None:
         self.died_s = self.now_s if self.config.dead else None

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import cardtraces
-import cooling
-from traces import healthy
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("an installed package has no benchmarks", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+import cardtraces  # noqa: E402 - once it is known to be there
+import cooling  # noqa: E402
+from traces import healthy  # noqa: E402
 
 POINTS = cardtraces.chained(cardtraces.spark(None)).points[100:460]  # an hour
 
@@ -28,7 +31,7 @@ def test_worse_cooling_adds_what_its_resistance_says_and_no_more_than_the_govern
     assert max(rise_c) == pytest.approx(expected_c, abs=4.0)
     assert max(point.temp_c or 0.0 for point in bad.points) <= cooling.SLOWDOWN_C + 6.0
     assert max(bad.decode_loss) > 0.03
-    assert bad.points[-1].throttle_thermal_ns or 0 > 0
+    assert (bad.points[-1].throttle_thermal_ns or 0) > 0
 
 
 def test_a_held_clock_costs_what_the_share_of_the_clock_says() -> None:

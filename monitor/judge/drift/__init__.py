@@ -7,8 +7,12 @@ another; the target's name is used in texts alone.
 
     values.py     what the parts hand to each other: settings, effects, signs
     blocks.py     robust blocks of canaries, and the residual that is left when probe and load are taken out
-    load.py       how the decode rate depends on load, and where that is known (support)
+    load.py       the load that a canary met
+    curve.py      how a metric depends on load, and where that is known (support); curvefit.py learns it
     cusum.py      the sequential tests: LLR-CUSUM, Shiryaev-Roberts
+    wander.py     how a healthy server moves by itself
+    offsets.py    how each start of the process differs from what is normal
+    track.py      one metric: normal, residual, effect; dating.py: since when
     speed.py      decode rate (sensitive) and time to first token (coarse): effects
     levels.py     service levels from few canaries
     window.py     before and after a change of configuration: two samples under like load

@@ -9,6 +9,7 @@ from monitor.judge.drift.cardhistory import CardHistory
 from monitor.judge.drift.cardrules import EXPLAINING, MEMORY_FROM_C, NORMAL_FROM_MIN, Normal, little_room, residual_limit_c, room
 from monitor.judge.drift.clockmodel import ARMED_MIN as CLOCK_MIN
 from monitor.judge.drift.clocks import Elasticity, Predicted
+from monitor.judge.drift.forecast import minutes_to_limit
 from monitor.judge.drift.looks import Stretch, merged
 from monitor.judge.drift.thermalmodel import ARMED_MIN as THERMAL_MIN
 from monitor.judge.drift.values import HOUR_US, Armed, DriftSettings, Warned
@@ -152,14 +153,23 @@ def _margin(now: Stretch, scene: Scene) -> Told:
     return Told(cause, Severity.WARNING, what, _cooling(cause), _heat(now))
 
 
+def _hotter(residual_c: float | None) -> str:
+    """By how much, where that is known at the power it draws now."""
+    return "hotter" if residual_c is None or residual_c < 1.0 else f"{residual_c:.0f} °C hotter"
+
+
 def _thermal_residual(now: Stretch, scene: Scene) -> Told:
-    what = f"is {now.residual_c or 0:.0f} °C hotter than what it draws explains: {_temperatures(now)}"
+    what = f"is {_hotter(now.residual_c)} than what it draws explains: {_temperatures(now)}"
     severity = Severity.WARNING if little_room(now, scene.normal, scene.settings) else Severity.INFO
-    return Told(Cause.HEAT, severity, what, _cooling(Cause.HEAT), _heat(now))
+    rooms = [left for minute in scene.history.last(NOW_MIN, busy=True) if (left := room(minute, scene.settings)) is not None]
+    left_min = minutes_to_limit(scene.history.minutes, min(rooms, default=None))  # the hottest minute: bursts get there first
+    pace = "" if left_min is None else f"; at this pace it slows itself down in about {left_min:.0f} min"
+    evidence = _heat(now) | ({} if left_min is None else {"minutes_to_limit": round(left_min, 1)})
+    return Told(Cause.HEAT, severity, what + pace, _cooling(Cause.HEAT), evidence)
 
 
 def _memory_residual(now: Stretch, scene: Scene) -> Told:  # noqa: ARG001
-    what = f"has memory {now.mem_residual_c or 0:.0f} °C hotter than what it draws explains: {_temperatures(now)}"
+    what = f"has memory {_hotter(now.mem_residual_c)} than what it draws explains: {_temperatures(now)}"
     return Told(Cause.MEMORY_HEAT, Severity.WARNING, what, _cooling(Cause.MEMORY_HEAT), _heat(now))
 
 

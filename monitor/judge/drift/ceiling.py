@@ -16,7 +16,7 @@ from monitor.judge.drift.values import DAY_US, MINUTE_US, Pair
 from monitor.model import CanaryPoint, CardPoint
 
 STRETCH_US = 15 * MINUTE_US
-KEEP_US = 3 * DAY_US
+KEEP_US = 2 * DAY_US  # a day before an onset, and a day of what follows
 LEAST_LOOKS = 20
 BUSY_UTIL = 0.5
 LEAST_BUSY = 0.2  # share of looks: with fewer busy ones there was no ceiling to see

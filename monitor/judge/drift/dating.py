@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 CLEAR = 8.0  # a break must lower the weighted squared error by so much, or all of it is one piece
-SLOPE_CLEARER = 2.0  # and a slope by so much more than a step, before it is preferred
+LEAST = 4  # values
+SLOPE_CLEARER = 6.0  # and a slope by so much more than a step, before it is preferred
 
 
 class Break(NamedTuple):
@@ -24,6 +25,8 @@ class Break(NamedTuple):
 
 def find_break(values: Sequence[float], variances: Sequence[float]) -> Break | None:
     """The downward break in a series; None when one level explains it as well. A single wild value is no break (median of three)."""
+    if len(values) < LEAST:
+        return None
     values = [*values[:1], *(sorted(values[i - 1 : i + 2])[1] for i in range(1, len(values) - 1)), *values[1:][-1:]]
     weights = [1.0 / variance for variance in variances]
     whole = _error(values, weights, [0.0] * len(values))

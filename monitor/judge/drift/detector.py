@@ -133,8 +133,7 @@ class Detector:
     def _effects(self, settings: DriftSettings) -> dict[str, Effect]:
         """Slower decoding, first tokens, steps, a slow start, a lost cache; by channel."""
         found = {effect.channel: effect for effect in self.speed.effects(settings)}
-        start = self.starts.effect(self.speed.start_offsets(), settings)
-        for effect in (start, self.prefix.effect()):
+        for effect in (self._slow_start(settings), self.prefix.effect()):
             if effect is not None:
                 found[effect.channel] = effect
         decode = found.get("decode")
@@ -143,6 +142,12 @@ class Detector:
             if start_us is not None and self.starts.digest_changed(decode.since_us) is None:
                 found["start"] = Effect("start", decode.shift, start_us, decode.severity, decode.statistic)
         return found
+
+    def _slow_start(self, settings: DriftSettings) -> Effect | None:
+        offsets = self.speed.start_offsets() if self.starts.starts else []  # nothing to compare before a second start
+        if self.starts.effect(offsets, [], settings) is None:
+            return None
+        return self.starts.effect(offsets, self.speed.series("decode", settings), settings)
 
     def _comparing(self, comparisons: Iterable[Comparison]) -> int | None:
         """When the digest changed, while that is still being compared with before."""

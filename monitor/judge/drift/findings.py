@@ -10,6 +10,7 @@ from monitor.judge.drift.troubles import Trouble
 from monitor.model import Cause, Finding, Kind, Severity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MOST_TOLD = 3  # sentences about cards
 METRICS = {
     "decode_tok_s": "decode rate",
     "ttft_ms": "time to first token",
@@ -105,7 +106,7 @@ def summary_of(trouble: Trouble, target: str) -> str:
     parts = [_what(trouble, target)]
     proof = _proof(trouble)
     if trouble.told:
-        parts += [trouble.told[0], *(text.partition(". ")[0] + "." for text in trouble.told[1:])]  # what to expect and where to look once
+        parts += [trouble.told[0], *(_shorter(text, trouble.told[0]) for text in trouble.told[1:MOST_TOLD])]
     elif trouble.cause is not None and trouble.kind != Kind.CONFIG_CHANGE.value:
         parts.append(f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}.")
     if trouble.evidence.get("missing") and trouble.cause == Cause.UNEXPLAINED:
@@ -113,6 +114,12 @@ def summary_of(trouble: Trouble, target: str) -> str:
     if trouble.look_at and not trouble.told:
         parts.append(f"Look at {trouble.look_at}.")
     return " ".join(parts)
+
+
+def _shorter(text: str, first: str) -> str:
+    """A further sentence: what to expect and where to look was said, and which card, if it is the same."""
+    words, told = text.partition(". ")[0], first.split(" ")[:2]
+    return f"It {' '.join(words.split(' ')[2:])}." if words.split(" ")[:2] == told else f"{words}."
 
 
 def _what(trouble: Trouble, target: str) -> str:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from monitor.judge.drift.blocks import OpenBlocks
 from monitor.judge.drift.load import Load, Taken, decode_load, prompt_scale, wait_load
-from monitor.judge.drift.track import Metric, StartOffset, Track, warning_threshold
+from monitor.judge.drift.offsets import StartOffset, scatter_of
+from monitor.judge.drift.track import Metric, Track, warning_threshold
 from monitor.judge.drift.values import SECOND_US, Armed, DriftSettings, Effect, Shift
 from monitor.model import CanaryPoint, Outcome, Phase, ServerPoint
 
@@ -178,7 +179,7 @@ class SpeedChannel:
         found = []
         for start in track.starts:
             if start.offset is not None:
-                scatter, others = track.scatter(start.process_start_us)
+                scatter, others = scatter_of(track.starts, start.process_start_us)
                 half = 1.96 * math.sqrt(track.model.variance * 16 / (start.blocks + 16) + 1 / start.weight)
                 first_us = self.canaries.start_us(start.first_index)
                 found.append(StartOffset(start.process_start_us, first_us, start.offset, half, start.blocks, scatter, others))

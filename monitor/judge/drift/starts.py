@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple
 
-from monitor.judge.drift.track import StartOffset
+from monitor.judge.drift.offsets import StartOffset
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, DriftSettings, Effect, Shift
 from monitor.model import CanaryPoint, Severity
 
 KEEP = 12
 FOLLOWS_US = 15 * MINUTE_US  # facts/drift.md 3.3 b: what begins within this after a change follows it
 LEAST_BLOCKS = 3
+LATELY = 12  # blocks
 SCATTERS = 3.0  # beyond what starts of this server scatter
 PAGE_LOSS = -math.log(0.90)
 LEAST_HOURS = 3  # of one start, before a loss by the hour is told from chance
@@ -62,13 +63,19 @@ class StartChannel:
         """Likewise the change of the digest."""
         return _before(self.digests, since_us, within_us)
 
-    def effect(self, offsets: Sequence[StartOffset], settings: DriftSettings) -> Effect | None:
-        """The present start, if it is slower than starts of this server are, by more than anybody would overlook."""
+    def effect(self, offsets: Sequence[StartOffset], series: Sequence[tuple[int, float]], settings: DriftSettings) -> Effect | None:
+        """The present start, if it is slower than starts of this server are, by more than anybody would overlook, and still so.
+
+        `series`: residuals of the decode rate, newest last; what has gone away within an hour was warming up.
+        """
         now = next((o for o in offsets if o.process_start_us == self.process_start_us), None)
         if now is None or now.others == 0 or now.blocks < LEAST_BLOCKS or (self.accepted_us or now.first_us) > now.first_us:
             return None
         practical = -math.log1p(-settings.practical_pct / 100.0)
         if now.offset + now.half_width > -practical or now.offset > -(practical + SCATTERS * now.scatter):
+            return None
+        lately = [value for _, value in series[-LATELY:]]
+        if len(lately) == LATELY and median(lately) > -practical:
             return None
         severity = Severity.PAGE if now.offset < -PAGE_LOSS else Severity.WARNING
         statistic = {"starts_known": now.others, "scatter_pct": round(100 * now.scatter, 2), "blocks": now.blocks}

@@ -8,21 +8,19 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple
 
-from monitor.judge.drift.blocks import Block, huber_mean, mad_sd
+from monitor.judge.drift.blocks import Block, huber_mean
 from monitor.judge.drift.curve import LoadCurve
 from monitor.judge.drift.curvefit import add_missing, fit_curve, refine
 from monitor.judge.drift.cusum import LevelCusum, Sizes, StepWatch, Wander, log_threshold, warnings_per_month
 from monitor.judge.drift.dating import find_break
 from monitor.judge.drift.load import Entry, Gathering, Load, Taken
+from monitor.judge.drift.offsets import DEFAULT_SCATTER, MOST_STARTS, START_BLOCKS, Start, scatter_of
 from monitor.judge.drift.values import Armed, DriftSettings, Effect, Shift
+from monitor.judge.drift.wander import USUAL_BLOCKS, fit_wander
 from monitor.model import Severity
 
 HOUR_S = 3600.0
-START_BLOCKS = 24  # the offset of a start is what its first two hours show
-MOST_STARTS = 16
 DETECTORS = 6  # two for each of three channels
-DEFAULT_SCATTER = 0.01  # of starts, until three of them are known
-LEAST_SCATTER = 0.003
 DATE_BLOCKS = 24  # the true onset is sought from two hours before the one that the tests found,
 MOST_DATED = 72  # and at most in the last six hours
 LEVEL_BLOCKS, LEVEL_LEAST = 96, 6  # what was before an effect: eight hours, at least half an hour
@@ -32,12 +30,6 @@ CONFIRM_LARGE = 2  # one that takes a quarter so many
 QUARTER = -math.log(0.75)
 RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
 RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
-WANDER_LAGS = 24
-USUAL_TAU = 8.0  # blocks: 40 minutes
-USUAL_WANDER = 0.005  # before anything is known, and with the weight of half a day afterwards
-USUAL_BLOCKS = 144
-SHORT_BLOCKS = 576  # two days, before the correlation time itself can be learnt
-WANDER_TAUS = (3.0, 6.0, 8.0, 12.0, 24.0, 48.0)  # correlation times tried, in blocks
 
 
 class Metric(NamedTuple):
@@ -50,34 +42,6 @@ class Metric(NamedTuple):
     page: float  # so much is a page
     sign: int  # +1: the field rises when things get better
     least_wander: float  # standard deviation of the wander is taken to be at least this
-
-
-@dataclass(slots=True)
-class Start:
-    """How one start of the process differs from what is normal, by its first blocks."""
-
-    process_start_us: int
-    first_index: int
-    blocks: int = 0
-    weight: float = 0.0
-    total: float = 0.0
-
-    @property
-    def offset(self) -> float | None:
-        """Logarithm; below zero is slower."""
-        return self.total / self.weight if self.weight > 0 else None
-
-
-class StartOffset(NamedTuple):
-    """The same, handed out: logarithms, with the half width of a 95 % interval, and how far starts of this server scatter."""
-
-    process_start_us: int
-    first_us: int  # its first block
-    offset: float
-    half_width: float
-    blocks: int
-    scatter: float  # standard deviation of the offsets of the other starts
-    others: int  # how many other starts that is known from
 
 
 @dataclass(slots=True)
@@ -162,18 +126,12 @@ class Track:
         """A process that was not seen before begins a constant of its own, unless an effect is open: a restart alone proves no cure."""
         if process_start_us is None or (self.starts and self.starts[-1].process_start_us == process_start_us):
             return
-        scatter, _ = self.scatter()
+        scatter, _ = scatter_of(self.starts)
         self.starts.append(Start(process_start_us, index))
         del self.starts[:-MOST_STARTS]
         if self.effect is None and len(self.starts) > 1:
             self.watch.restart(0.0, scatter, self.model)
             self.creep = LevelCusum()
-
-    def scatter(self, without_us: int | None = None) -> tuple[float, int]:
-        """How far starts of this server differ from each other (standard deviation), and from how many that is known."""
-        offsets = [x.offset for x in self.starts if x.process_start_us != without_us and x.blocks >= 3 and x.offset is not None]
-        known = [offset for offset in offsets if offset is not None]
-        return (max(LEAST_SCATTER, mad_sd(known)) if len(known) >= 3 else DEFAULT_SCATTER), len(known)
 
     def _judge(self, block: Block, block_s: float, metric: Metric, s: DriftSettings) -> None:
         self.blocks.append(block)
@@ -278,7 +236,7 @@ class Track:
                 return
             self.blocks = self._blocks_gathered(s)
             self.gathered.forget_where(self.curve.knows)
-            self._set_level(index, week, metric)
+            self._set_level(index, week, metric, first=True)
             self.watch.restart(0.0, self.watch.mean_spread(len(self.blocks), 0.0, self.model), self.model)
             return
         refine(self.curve)
@@ -287,12 +245,13 @@ class Track:
         if index >= self.next_level:
             self._set_level(index, week, metric)
 
-    def _set_level(self, index: int, week: int, metric: Metric) -> None:
+    def _set_level(self, index: int, week: int, metric: Metric, first: bool = False) -> None:
         """What is normal is the middle of what is remembered."""
         self.span = [max(self.first_index, index - week), index]
         self.next_level = index + min(week, index - self.first_index + 1)
         self._shift(median(b.residual for b in self.blocks) if self.blocks else 0.0)
-        self.model = fit_wander(self.blocks, metric.least_wander)
+        if first or len(self.blocks) >= USUAL_BLOCKS:
+            self.model = fit_wander(self.blocks, metric.least_wander)
 
     def _blocks_gathered(self, s: DriftSettings) -> list[Block]:
         grouped: dict[int, list[Taken]] = {}
@@ -359,7 +318,7 @@ class Track:
         self.effect = None
         self.blocks = self.blocks[-START_BLOCKS:]
         self.gathered = Gathering()
-        self.watch.restart(0.0, self.scatter()[0], self.model)
+        self.watch.restart(0.0, scatter_of(self.starts)[0], self.model)
         self.creep = LevelCusum()
 
 
@@ -370,47 +329,3 @@ def warning_threshold(s: DriftSettings, block_s: float) -> float:
 
 def _short(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
-
-
-def fit_wander(blocks: Sequence[Block], least: float) -> Wander:
-    """Slow wander and fast extra noise of healthy block residuals, by their autocovariance up to two hours apart.
-
-    Sampling noise is not correlated from block to block, so every lag above zero shows the wander alone; what lag zero has beyond wander
-    and sampling noise is `white`. Short histories do not show the slow part: its variance is raised by the share they miss.
-    """
-    usual = Wander(math.exp(-1 / USUAL_TAU), max(least, USUAL_WANDER) ** 2)
-    if len(blocks) < 2 * WANDER_LAGS:
-        return usual
-    middle = median(b.residual for b in blocks)
-    limit = 4 * max(1e-6, mad_sd([b.residual for b in blocks], middle))
-    values = {b.number: max(-limit, min(limit, b.residual - middle)) for b in blocks}
-    covariance = [_covariance(values, lag) for lag in range(WANDER_LAGS + 1)]
-    _, tau, variance = min((_fitted(covariance, tau) for tau in WANDER_TAUS), key=lambda fit: fit[0])
-    if len(blocks) < SHORT_BLOCKS:
-        tau = USUAL_TAU
-        variance = _fitted(covariance, tau)[2]
-    variance = (len(blocks) * variance + USUAL_BLOCKS * usual.variance) / (len(blocks) + USUAL_BLOCKS)
-    variance = max(least * least, variance * (1.0 + 6.0 * tau / len(blocks)))
-    white = max(0.0, covariance[0] - variance - fmean([b.noise**2 for b in blocks]))
-    return Wander(math.exp(-1.0 / tau), variance, white)
-
-
-def _covariance(values: dict[int, float], lag: int) -> float:
-    products = [value * other for index, value in values.items() if (other := values.get(index + lag)) is not None]
-    return fmean(products) if products else 0.0
-
-
-def _fitted(covariance: Sequence[float], tau: float) -> tuple[float, float, float]:
-    """Squared error, tau and variance of the best exponential with this correlation time, over a constant for what is slower still.
-
-    The slower part (the time of day) is too small and too slow to be taken for a drop, and is left out of the wander.
-    """
-    shape = [math.exp(-lag / tau) for lag in range(1, len(covariance))]
-    seen = covariance[1:]
-    mean_shape, mean_seen = fmean(shape), fmean(seen)
-    bent = sum((x - mean_shape) ** 2 for x in shape)
-    variance = max(0.0, sum((c - mean_seen) * (x - mean_shape) for c, x in zip(seen, shape, strict=True)) / bent)
-    slow = mean_seen - variance * mean_shape
-    if slow < 0:
-        slow, variance = 0.0, max(0.0, sum(c * x for c, x in zip(seen, shape, strict=True)) / sum(x * x for x in shape))
-    return sum((c - slow - variance * x) ** 2 for c, x in zip(seen, shape, strict=True)), tau, variance

@@ -12,7 +12,7 @@ from typing import Any
 
 from monitor.judge.drift.causes import Attribution, attribute, figures
 from monitor.judge.drift.proofs import Look, clock_down
-from monitor.judge.drift.values import HOUR_US, Effect, Signs, Warned
+from monitor.judge.drift.values import HOUR_US, MINUTE_US, Effect, Signs, Warned
 from monitor.model import Cause, Kind, Severity
 
 LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
@@ -27,8 +27,20 @@ CARD_SCORES: Mapping[Cause, float] = {
     Cause.POWER_CAP: 5.5,
     Cause.HIDDEN_LIMIT: 4.5,
 }
+SIGN_ORDER = (
+    "brake",
+    "hw_thermal",
+    "thermal_duty",
+    "power_limit",
+    "power_duty",
+    "hidden_limit",
+    "margin",
+    "memory_residual",
+    "clock_deficit",
+)
 SETTLE_US = HOUR_US  # so long the newest attribution counts; after that only a better proven one replaces what was named
 DECIDE_US = 24 * HOUR_US  # after so long nothing new can be learnt from before and after
+WAIT_US = 5 * MINUTE_US  # a changed digest waits so long for what it may come from: a lowered power limit is in it
 CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
 
 
@@ -87,6 +99,11 @@ def _card_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict
     return {name: _of_warnings(name, warnings, held.get(name), now_us) for name, warnings in grouped.items()}
 
 
+def _place(sign: str) -> int:
+    """What is told first: what the driver counts, then what follows from it."""
+    return SIGN_ORDER.index(sign) if sign in SIGN_ORDER else len(SIGN_ORDER)
+
+
 def _name_of(cause: Cause) -> str:
     """Of the trouble that a cause makes: what a card is held back by, or anything else that is slow."""
     return FAMILY[cause].value if cause in FAMILY else "main"
@@ -115,7 +132,7 @@ def _of_warnings(name: str, warnings: Sequence[Warned], held: Trouble | None, no
         "cards": sorted({w.subject for w in warnings}),
         **{key: value for key, value in loudest.evidence.items() if key != "cause"},
     }
-    told = list(dict.fromkeys(w.summary for w in sorted(warnings, key=lambda w: -LOUDNESS.index(w.severity))))
+    told = [w.summary for w in sorted(warnings, key=lambda w: (-LOUDNESS.index(w.severity), _place(w.sign), w.subject))]
     opened_us = held.opened_us if held is not None else now_us
     return Trouble(name, kind, subject, loudest.severity, since_us, opened_us, cause, CARD_SCORES.get(cause, 0.0), evidence, told)
 
@@ -262,7 +279,7 @@ def _workload(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> Trouble |
 
 def _config(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
     """Only the digest tells that something changed: said while it is being compared with before, unless a trouble that is open has it."""
-    if seen.changed_us is None or (main is not None and main.kind == Kind.CONFIG_CHANGE):
+    if seen.changed_us is None or now_us < seen.changed_us + WAIT_US or (main is not None and main.kind == Kind.CONFIG_CHANGE):
         return None
     if "power" in cards and "power_limit" in cards["power"].evidence["signs"]:  # the limit is part of the digest
         return None

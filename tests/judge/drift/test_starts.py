@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from monitor.judge.drift.offsets import StartOffset
 from monitor.judge.drift.starts import StartChannel, slope_per_h
-from monitor.judge.drift.track import StartOffset
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, DriftSettings
 from monitor.model import CanaryPoint, Severity
 
@@ -28,7 +28,7 @@ def channel() -> StartChannel:
 
 
 def test_a_start_far_below_the_others_landed_slow() -> None:
-    effect = channel().effect(offsets(-0.22), SETTINGS)
+    effect = channel().effect(offsets(-0.22), [], SETTINGS)
     assert effect is not None
     assert effect.severity is Severity.PAGE
     assert effect.since_us == START_US + HOUR_US
@@ -47,13 +47,20 @@ def test_a_start_far_below_the_others_landed_slow() -> None:
     ],
 )
 def test_a_start_is_not_called_slow_when(case: str, found: list[StartOffset]) -> None:
-    assert channel().effect(found, SETTINGS) is None, case
+    assert channel().effect(found, [], SETTINGS) is None, case
+
+
+def test_a_start_that_was_only_warming_up_is_well_again() -> None:
+    slow = [(START_US + HOUR_US + n * 5 * MINUTE_US, -0.22) for n in range(12)]
+    well = [(START_US + 2 * HOUR_US + n * 5 * MINUTE_US, 0.0) for n in range(12)]
+    assert channel().effect(offsets(-0.22), slow, SETTINGS) is not None
+    assert channel().effect(offsets(-0.22), [*slow, *well], SETTINGS) is None
 
 
 def test_a_start_that_a_person_has_accepted_is_normal() -> None:
     starts = channel()
     starts.accept(START_US + 2 * HOUR_US)
-    assert starts.effect(offsets(-0.22), SETTINGS) is None
+    assert starts.effect(offsets(-0.22), [], SETTINGS) is None
 
 
 def test_an_effect_follows_the_restart_just_before_it_and_no_other() -> None:

@@ -12,6 +12,7 @@ from monitor.judge.drift.values import SECOND_US, DriftSettings
 from monitor.model import CardPoint
 
 FILE = Path(__file__).parents[3] / "benchmarks/data/gpu/spark_qwen3.6_27b_bf16.csv"
+pytestmark = pytest.mark.skipif(not FILE.exists(), reason="an installed package has no benchmarks")
 SETTINGS = DriftSettings()
 LIMIT_C = 94.0  # a GB10 tells 13 °C of margin at 81 °C (github.com/ollama/ollama/issues/13552)
 

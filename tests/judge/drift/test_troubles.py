@@ -145,7 +145,8 @@ def test_a_lowered_power_limit_is_not_told_a_second_time_as_a_changed_configurat
 
 
 def test_a_change_of_the_digest_is_told_while_it_is_compared() -> None:
-    (found,) = findings(seen(changed_us=NOW_US))
+    assert findings(seen(changed_us=NOW_US)) == []
+    (found,) = findings(seen(changed_us=NOW_US), now_us=NOW_US + 10 * MINUTE_US)
     assert (found.kind, found.subject, found.severity) == (Kind.CONFIG_CHANGE, "fingerprint", Severity.INFO)
     assert "being compared" in found.summary
 

@@ -1,0 +1,97 @@
+"""Service levels from few canaries: the product's test beside rules that people write, on canaries that wait too long by chance.
+
+One canary a minute, each over its level with a fixed chance, independently. Delay: canaries from the moment the chance rises until the
+rule says so, after two hundred healthy ones (3 % over). False alarms: in so many healthy months, at 3 % over and at the boundary of 5 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from statistics import median
+
+import numpy as np
+from driftseries import DAY
+
+from monitor.judge.drift.levels import LevelChannel
+from monitor.judge.drift.values import MINUTE_US, DriftSettings
+from monitor.model import CanaryPoint
+
+SETTINGS = DriftSettings()
+RATES = (0.10, 0.20, 0.50, 1.00)
+MONTHS = 60
+MONTHS_A_TASK = 5
+TRIALS = 100
+HEALTHY = 0.03
+MOST = 5000
+GOOD = CanaryPoint(0, 0, "p", "chat", ttft_ms=100.0)
+BAD = CanaryPoint(0, 0, "p", "chat", outcome="queue_cap")
+
+Rule = Callable[[], Callable[[bool], bool]]  # makes a judge: one observation in, alarm out
+
+
+def window(size: int, least: int) -> Callable[[bool], bool]:
+    """At least so many of the last `size`."""
+    seen: list[bool] = []
+
+    def judge(over: bool) -> bool:
+        seen.append(over)
+        del seen[:-size]
+        return len(seen) == size and sum(seen) >= least
+
+    return judge
+
+
+def product() -> Callable[[bool], bool]:
+    """The product's channel."""
+    channel, minute = LevelChannel(), 0
+
+    def judge(over: bool) -> bool:
+        nonlocal minute
+        minute += 1
+        channel.canary((BAD if over else GOOD)._replace(at_us=minute * MINUTE_US, known_us=minute * MINUTE_US), SETTINGS)
+        return channel.classes["chat"].open is not None
+
+    return judge
+
+
+RULES: dict[str, Rule] = {
+    '"p95 of the last 20 is over"': partial(window, 20, 2),
+    "at least 6 of the last 60": partial(window, 60, 6),
+    "3 in a row": partial(window, 3, 3),
+    "**the product: SR e-detector**": product,
+}
+
+
+def false_alarms(name: str, rate: float, seed: int) -> int:
+    """Alarms in some healthy months; after one the judge begins anew."""
+    draws = (np.random.default_rng([seed, round(rate * 1000)]).random(MONTHS_A_TASK * 30 * DAY) < rate).tolist()
+    judge, found = RULES[name](), 0
+    for over in draws:
+        if judge(over):
+            found, judge = found + 1, RULES[name]()
+    return found
+
+
+def delay(name: str, rate: float, seed: int) -> int:
+    """Canaries until the alarm."""
+    rng = np.random.default_rng([seed, round(rate * 1000), 9])
+    judge = RULES[name]()
+    for over in (rng.random(200) < HEALTHY).tolist():
+        if judge(over):
+            judge = RULES[name]()
+    return next((i + 1 for i, over in enumerate((rng.random(MOST) < rate).tolist()) if judge(over)), MOST)
+
+
+def rows(jobs: int) -> list[tuple[str, ...]]:
+    """Rule, false alarms in 30 days at 3 % and 5 % over, delays."""
+    found = []
+    seeds = range(MONTHS // MONTHS_A_TASK)
+    with ProcessPoolExecutor(jobs) as pool:
+        for name in RULES:
+            alarms = [sum(pool.map(partial(false_alarms, name, rate), seeds)) / MONTHS for rate in (HEALTHY, 0.05)]
+            delays = [sorted(pool.map(partial(delay, name, rate), range(TRIALS))) for rate in RATES]
+            told = [f"{median(d):.0f} ({d[len(d) * 9 // 10]})" for d in delays]
+            found.append((name, f"{alarms[0]:.2f} / {alarms[1]:.2f}", *told))
+    return found
