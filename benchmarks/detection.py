@@ -49,7 +49,7 @@ def environment(name: str) -> Path:
 def key() -> str:
     """Of all sources that the results depend on."""
     digest = hashlib.sha256()
-    names = ("blocks", "load", "curve", "curvefit", "cusum", "wander", "offsets", "dating", "track", "speed")
+    names = ("blocks", "load", "curve", "curvefit", "cusum", "wander", "offsets", "dating", "effects", "track", "speed")
     sources = [ROOT / "monitor/judge/drift" / f"{name}.py" for name in names]
     for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours", "detection_peers"))]:
         digest.update(path.read_bytes())
@@ -78,7 +78,7 @@ def main() -> int:
 def report(o: argparse.Namespace) -> str:
     """Measure what is missing, then tell."""
     from detection_ours import Way, run  # noqa: PLC0415 - they want numpy, which only the environment that is entered above has
-    from detection_tables import levels_section, months_section, series_section  # noqa: PLC0415
+    from detection_tables import levels_section, months_section, series_section, ttft_section  # noqa: PLC0415
 
     work = CACHE / "detection" / key()
     tasks = [(kind, seed, Way()) for kind in ("busy", "idle") for seed in range(o.seeds)]
@@ -94,7 +94,7 @@ def report(o: argparse.Namespace) -> str:
         run_peers(which, folders, o.jobs)
     heading = f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC at commit {commit()} by `benchmarks/detection.py`; {machine()}."
     parts = [heading, months_section(work, folders, [w for w in (Way(3), Way(1, True)) if o.extra_seeds], o.extra_seeds)]
-    parts += [levels_section(o.jobs), series_section(o.data)]
+    parts += [ttft_section(o.jobs, o.extra_seeds), levels_section(o.jobs), series_section(o.data)]
     return "\n\n".join(parts)
 
 
@@ -119,10 +119,11 @@ def run_peers(which: str, folders: list[Path], jobs: int) -> None:
 def put(text: str) -> None:
     """Between the marks of docs/detection.md, at its end when it has none yet."""
     page = PAGE.read_text(encoding="utf-8")
-    head, _, rest = page.partition(BEGIN)
-    tail = rest.partition(END)[2]
+    head, _, found = page.partition(BEGIN)
+    tail = found.partition(END)[2]
     section = f"{BEGIN}\n## Speed and levels: false alarms and delays\n\n{text.rstrip()}\n{END}"
-    PAGE.write_text(f"{head.rstrip()}\n\n{section}\n{tail.lstrip()}", encoding="utf-8")
+    rest = tail.lstrip()
+    PAGE.write_text(f"{head.rstrip()}\n\n{section}\n" + (f"\n{rest}" if rest else ""), encoding="utf-8")
 
 
 if __name__ == "__main__":

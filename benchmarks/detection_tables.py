@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from multiprocessing import Pool
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import detection_levels
 import detection_series
+import detection_ttft
 from detection_ours import ONSETS, Way
 from driftseries import SCENARIOS
 
@@ -102,6 +104,20 @@ def _marks(kind: str, ours: Sequence[dict[str, Any]]) -> str:
 
 def _yes(met: bool) -> str:
     return "met" if met else "**not met**"
+
+
+def ttft_section(jobs: int, seeds: int) -> str:
+    """Time to first token."""
+    with Pool(jobs) as pool:
+        alarms, delays = detection_ttft.measured(pool, seeds)
+    text = (
+        "### Time to first token\n\n"
+        f"One canary a minute, {seeds} simulated target-months, noise of some 13 % a canary (`benchmarks/detection_ttft.py`)."
+        " Minutes to the alarm, median (90th percentile)."
+    )
+    rows = [("the product", f"{alarms:.2f}", *(_delay(delays[factor]) for factor in detection_ttft.FACTORS))]
+    headings = ("detector", "false alarms in 30 d", *(f"{factor:g} times as long" for factor in detection_ttft.FACTORS))
+    return f"{text}\n\n{table(headings, rows)}"
 
 
 def levels_section(jobs: int) -> str:

@@ -55,9 +55,9 @@ def series(kind: Kind, seed: int, days: int, per_minute: int = 1, probes: int = 
     n = days * DAY
     t = np.arange(n)
     day = np.sin(2 * np.pi * (t / DAY - rng.random()))
-    intensity = kind.mean_running * (1 + kind.swing * day) * np.exp(_ou(rng, n, 30.0) * kind.scatter)
+    intensity = kind.mean_running * (1 + kind.swing * day) * np.exp(ou(rng, n, 30.0) * kind.scatter)
     running = np.minimum(rng.poisson(intensity), 40).astype(float)
-    slow = 0.004 * day + kind.wander * _ou(rng, n, TAU_MIN)
+    slow = 0.004 * day + kind.wander * ou(rng, n, TAU_MIN)
     running, slow = np.repeat(running, per_minute * probes), np.repeat(slow, per_minute * probes)
     scale = kind.noise * (np.sqrt(1 + running / 4) if kind.noise_grows else 1.0)
     noise = scale * rng.standard_t(5, len(running))
@@ -66,7 +66,7 @@ def series(kind: Kind, seed: int, days: int, per_minute: int = 1, probes: int = 
     return Series(running, np.log(60.0) - np.log1p(0.05 * running) + slow + noise)
 
 
-def _ou(rng: np.random.Generator, n: int, tau: float) -> Floats:
+def ou(rng: np.random.Generator, n: int, tau: float) -> Floats:
     """Unit Ornstein-Uhlenbeck noise, one value a minute."""
     phi = float(np.exp(-1 / tau))
     steps = rng.standard_normal(n) * np.sqrt(1 - phi * phi)

@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dcgm-port", type=int, default=0, metavar="P", help="of the cards' DCGM exporter page (default: a free one)")
     parser.add_argument("--export", type=Path, metavar="FILE.csv", help="no server: write what a daemon would have stored, in virtual time")
     parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="how much of it (default: %(default)s)")
+    parser.add_argument("--onset", type=float, metavar="H", help="of an export: hours until the scenario begins (default: half of them)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--gpus must be 1 or more; --thermal-speed and --hours must be more than 0")
     if args.export is not None:
         return _export(args)
+    if args.onset is not None:
+        raise CommandError("--onset goes with --export; a served scenario begins at once")
     from monitor.simulate.assemble import make_world, switch  # noqa: PLC0415 - --help needs none of this
 
     world = make_world([args.gpu] * args.gpus, args.seed, args.thermal_speed)
@@ -66,5 +69,5 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
 def _export(args: argparse.Namespace) -> int:
     from monitor.simulate.export import export  # noqa: PLC0415
 
-    print(export(args.export, args.hours, [args.gpu] * args.gpus, args.scenario, args.seed, args.thermal_speed))
+    print(export(args.export, args.hours, [args.gpu] * args.gpus, args.scenario, args.seed, args.thermal_speed, args.onset))
     return 0

@@ -53,6 +53,11 @@ class DetectorSettings(Block):
         examples=[85.0],
     )
     residual_c: float = Field(default=4.0, gt=0, description="Or that is so many degrees hotter than its power explains.", examples=[4.0])
+    card_step: Duration = Field(
+        default=60.0,
+        description="Cards are judged in steps of this length: the minutes of the rules in docs/detection.md.",
+        examples=["60s"],
+    )
     clock_sds: float = Field(
         default=4.0,
         gt=0,

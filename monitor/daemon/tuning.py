@@ -17,7 +17,13 @@ from monitor.judge.drift.values import DriftSettings
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 #: What is a duration in the file, and what it is called and counted in inside.
-DURATIONS = {"block": ("block_s", 1.0), "grace": ("grace_s", 1.0), "learn": ("learn_h", HOUR_S), "remember": ("remember_days", DAY_S)}
+DURATIONS = {
+    "block": ("block_s", 1.0),
+    "grace": ("grace_s", 1.0),
+    "learn": ("learn_h", HOUR_S),
+    "remember": ("remember_days", DAY_S),
+    "card_step": ("card_step_s", 1.0),
+}
 B = TypeVar("B", bound=Block)
 Classes = Mapping[str, ClassSettings]
 

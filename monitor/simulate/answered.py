@@ -20,10 +20,10 @@ MIN_TOKENS_FOR_RATE = 8
 class Sent:
     """One request that is out. Tokens come with the engine's steps; those of one length follow each other in `gaps`."""
 
+    state: State
+    prompt: Prompt
     handle: Handle | None = None
     speech: Speech | None = None
-    state: State = ("", "", "", 0)
-    prompt: Prompt = Prompt((), "", ())
     first_s: float | None = None
     last_s: float | None = None
     tokens: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from itertools import count
 from math import inf
 
 from monitor.simulate.blocks import prefix_keys
@@ -75,7 +75,8 @@ class Crowd:
             self.coming.extend([(arrival.at_s, self._request_of(arrival)) for arrival in self.traffic.advance(to_s)])
         for number, request in enumerate(self._wanted(now_s), 1):
             at_s = now_s + number * NEXT_S
-            self.coming.insert(sum(1 for _ in takewhile(lambda other: other[0] <= at_s, self.coming)), (at_s, request))
+            earlier = next((place for place, (other_s, _) in enumerate(self.coming) if other_s > at_s), len(self.coming))
+            self.coming.insert(earlier, (at_s, request))
 
     def advance(self, now_s: float) -> None:
         """Send what is due."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from monitor.simulate.blocks import BlockPool
 from monitor.simulate.costs import Batch, Cost, EngineConfig, cost_of, rates_of
@@ -19,53 +18,9 @@ from monitor.simulate.counters import Counters
 from monitor.simulate.requests import Ending, EngineRequest, Handle, State
 from monitor.simulate.scheduler import Part, Scheduler
 from monitor.simulate.speeds import Speeds
+from monitor.simulate.steps import Gauges, Running, StepResult
 
 __all__ = ["Ending", "Engine", "EngineConfig", "EngineRequest", "Handle", "Running", "Speeds", "State", "StepResult"]
-
-
-class Running(NamedTuple):
-    """The step that runs now."""
-
-    start_s: float
-    end_s: float
-    cost: Cost
-    batch: Batch
-    parts: Sequence[Part]
-
-    @property
-    def busy(self) -> float:
-        """Share of the step in which the card works, 0..1."""
-        return self.cost.busy
-
-    @property
-    def prefill_share(self) -> float:
-        """Share of the card's work that goes to prompts, 0..1."""
-        return self.cost.prefill_share
-
-
-class StepResult(NamedTuple):
-    """One step that has ended: what it did, and which requests got how many tokens at its end."""
-
-    start_s: float
-    end_s: float
-    busy: float
-    prefill_share: float
-    prefill_tokens: int
-    decode_tokens: int
-    produced: Sequence[tuple[Handle, int]]
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds."""
-        return self.end_s - self.start_s
-
-
-class Gauges(NamedTuple):
-    """What the metrics page shows: as of the end of the last step, as in vLLM, so a frozen engine shows old figures."""
-
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0  # 0..1
 
 
 class Engine:
@@ -212,6 +167,8 @@ class Engine:
 
     def draft(self, steps: int, drafted: int, each: bool) -> tuple[int, Sequence[int] | None]:
         """Tokens that one request gets in so many steps with so many drafted in each; `each`: also those of every step."""
+        if not drafted:
+            return steps, None
         if each:
             chunks = [1 + self._taken(drafted) for _ in range(steps)]
             return sum(chunks), chunks
@@ -260,11 +217,12 @@ class Engine:
 
     # -- requests that somebody else keeps for a while (rush.py) --------------------------------------------------------
 
-    def release(self) -> list[Handle]:
-        """Those that decode in the running step, which has not begun then."""
+    def release(self) -> tuple[list[Handle], list[Handle]]:
+        """Those that decode in the running step, which has not begun then, and those that wait."""
         self.current = None
-        handles, self.scheduler.running = self.scheduler.running, []
-        return handles
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        self.scheduler.running, self.scheduler.waiting = [], []
+        return running, waiting
 
     def holds(self, *some: Sequence[Handle]) -> bool:
         """Whether the cache has room for these alone, with all that they can become."""
@@ -291,12 +249,14 @@ class Engine:
         self.finished(handle, now_s)
 
     def adopt(self, decoding: Sequence[Handle], waiting: Sequence[Handle], now_s: float) -> None:
-        """Go on with these, at the end of a step."""
+        """Go on with these, at the end of a step. Who came later waits for the next one."""
         self.scheduler.running.extend(decoding)
         for handle in waiting:
+            if handle.arrived_s > now_s:
+                self.kick(now_s if decoding else handle.arrived_s)
             self.scheduler.enqueue(handle)
         if decoding or waiting:
-            self.kick(now_s)
+            self.kick(now_s if decoding else max(now_s, waiting[0].arrived_s))
         self.note_gauges()
 
     # -- what the page shows ------------------------------------------------------------------------------------------

@@ -9,14 +9,17 @@ from typing import Any, ClassVar
 
 from monitor.simulate.costs import Rates, rates_of
 from monitor.simulate.counters import Counters, FewCounters
-from monitor.simulate.engine import Gauges
+from monitor.simulate.peers import Background
 from monitor.simulate.requests import EngineRequest, Handle, State
 from monitor.simulate.rush import Rush
-from monitor.simulate.world import CARD_STEP_S, Background, World
+from monitor.simulate.scheduler import Part
+from monitor.simulate.steps import Gauges
+from monitor.simulate.world import CARD_STEP_S, World
 
 RESTED_S = 9.9  # a rest after which the clocks have to come up again (physics.py)
 RAMPED_S = 1.0  # and are up again for certain; until then the cards are told of every tenth of a second, then of every second
 WATCHED_S, LONGEST_S = 2.0, 15.0  # after which the cards' clocks are asked again: while somebody takes the time, and otherwise
+NOTHING = Gauges()
 DRIFT = 0.002  # a speed that moves this much is asked for earlier
 
 
@@ -42,6 +45,7 @@ class LeapingWorld(World):
         self.advance_until(to_s)
         while self.halted:
             self.advance_until(to_s)
+        self._give_back()
 
     def advance_until(self, to_s: float) -> None:
         """As `advance`, but no further than to the moment at which a callback says `halted`."""
@@ -71,22 +75,24 @@ class LeapingWorld(World):
 
     def submit(self, request: EngineRequest) -> Handle | None:
         """As World.submit. What may join a rush does not go through the engine's queue."""
-        engine = self.engine
-        known = not request.prefix and not request.skip_cache and request.parameter_set in engine.warmed
-        if known and (self._kept is not None or (engine.current is None and self._goes())) and self.refusal() is None:
+        engine, config = self.engine, self.config
+        plain = config.scheduling_policy == "fcfs" and config.max_num_queued_reqs is None and self._may_join(request)
+        if plain and (self._kept is not None or (engine.current is None and self._goes())) and self.refusal() is None:
             if self._kept is None:
                 self._account()
                 self._kept = Rush(self, self.now_s)
             handle = engine.handle(request, self.now_s)
-            self._kept.guests.append(handle)
+            self._kept.join(handle)
             return handle
         self._give_back()
         return super().submit(request)
 
     def cancel(self, handle: Handle) -> None:
         """As World.cancel."""
-        self._give_back()
-        super().cancel(handle)
+        if self._kept is not None:
+            self._kept.cancel(handle)
+        else:
+            super().cancel(handle)
 
     def set(self, name: str, value: Any) -> None:
         """As World.set."""
@@ -103,7 +109,7 @@ class LeapingWorld(World):
     def gauges(self) -> Gauges:
         """As World.gauges."""
         if self._kept is not None:
-            self.engine.note_gauges(self._kept.active, len(self._kept.guests))
+            self.engine.note_gauges(self._kept.active, self._kept.waiting(self.now_s))
         return super().gauges()
 
     # -- for a rush ---------------------------------------------------------------------------------------------------
@@ -157,8 +163,7 @@ class LeapingWorld(World):
             if source is but:
                 continue
             next_s = source.next_s()
-            if next_s < soonest:
-                soonest = next_s
+            soonest = min(soonest, next_s)
         return soonest
 
     def _step(self) -> None:
@@ -174,7 +179,9 @@ class LeapingWorld(World):
 
     def _rush(self, to_s: float) -> bool:
         """Take many steps at once; whether any was taken."""
-        crowd = self.background
+        crowd, config = self.background, self.config
+        if config.scheduling_policy != "fcfs" or config.max_num_queued_reqs is not None:
+            return False
         if crowd is not None and not (crowd.plain and "" in self.engine.warmed and self.refusal() is None):
             crowd = None
         limit_s = min(to_s, self._source_s(crowd))
@@ -189,9 +196,9 @@ class LeapingWorld(World):
         self._kept = rush
         if not rush.plain:
             self._give_back()
-        elif not (rush.active or rush.guests):
+        elif not (rush.active or rush.queue):
             self._kept = None
-            self.engine.note_gauges()
+            self.engine.gauges = NOTHING
         return moved
 
     def _begun(self, crowd: Background | None, limit_s: float) -> Rush | None:
@@ -200,7 +207,7 @@ class LeapingWorld(World):
         if current is not None:
             if current.end_s > limit_s or not self._is_plain(current.parts):
                 return None
-            return Rush(self, current.start_s, self.engine.release())
+            return Rush(self, current.start_s, *self.engine.release())
         if crowd is None or not self.now_s <= crowd.next_s() <= limit_s or not self._goes():
             return None
         return Rush(self, self.now_s)
@@ -219,22 +226,18 @@ class LeapingWorld(World):
         config = self.config
         return not (config.frozen or config.asleep or config.dead or self.engine.waiting)
 
-    def _is_plain(self, parts: Sequence[Any]) -> bool:
-        """Whether all that run decode, none is near its end with drafts out, and nobody can be let in."""
+    def _is_plain(self, parts: Sequence[Part]) -> bool:
+        """Whether all that run decode, and those that wait are like any other."""
         engine, config = self.engine, self.config
         running = engine.scheduler.running
         if config.frozen or config.dead or len(parts) != len(running):
             return False
-        if engine.waiting and len(running) < config.max_num_seqs:
+        if not all(part.decodes and part.handle.state is State.RUNNING for part in parts):
             return False
-        drafted = config.num_speculative_tokens
-        for part in parts:
-            handle = part.handle
-            if not part.decodes or part.drafted != drafted or handle.state is not State.RUNNING:
-                return False
-            if handle.wanted - handle.generated <= drafted:
-                return False
-        return engine.holds(running)
+        return all(self._may_join(handle.request) and not handle.generated for handle in engine.scheduler.waiting) and engine.holds(running)
+
+    def _may_join(self, request: EngineRequest) -> bool:
+        return not request.prefix and not request.skip_cache and request.parameter_set in self.engine.warmed
 
     def _tell(self) -> None:
         if self._span_s > 0:

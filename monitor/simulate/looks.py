@@ -21,6 +21,8 @@ from monitor.simulate.physics import (
     SW_POWER_CAP,
     SW_THERMAL,
     WINDOW_S,
+    CardPhysics,
+    Ends,
 )
 
 LOOK_EVERY_S, WINDOW = 1.0, 5
@@ -59,18 +61,18 @@ class LookedAtCard(Card):
         """The rows so far."""
         return self._looked
 
-    def _pass(self, step: float, power_w: float, reasons: int) -> None:
+    def _pass(self, step: float, power_w: float, reasons: int, ends_c: Ends) -> None:
         end_s = self._at_s + step / self.thermal_speed
         if self._next_look_s <= end_s:
-            self._look_until(end_s, power_w, reasons)
+            self._look_until(end_s, power_w, reasons, ends_c)
         self._at_s = end_s
-        Card._pass(self, step, power_w, reasons)
+        CardPhysics._pass(self, step, power_w, reasons, ends_c)
 
-    def _look_until(self, end_s: float, power_w: float, reasons: int) -> None:
+    def _look_until(self, end_s: float, power_w: float, reasons: int, ends_c: Ends) -> None:
         """All looks up to then, on the curves that begin now. Of five on the same curves, which rise or fall, three are enough."""
         kind, after_s, busy = self.kind, self._next_look_s - self._at_s, self._busy
         heat_s, fading = after_s * self.thermal_speed, exp(-after_s / WINDOW_S)
-        end_a, end_b = power_w * kind.r1, power_w * kind.r2 * self.cooling
+        end_a, end_b, end_memory = ends_c
         base_c = self.temp_c - self._a - self._b + end_a + end_b
         a = (self._a - end_a) * exp(-heat_s / kind.t1_s)  # what is still to go of each
         b = (self._b - end_b) * exp(-heat_s / kind.t2_s)
@@ -92,10 +94,11 @@ class LookedAtCard(Card):
                 after_s += LOOK_EVERY_S * on
                 next_s += LOOK_EVERY_S * on
             if whole:
-                self._keep(last_s, last_after_s, power_w, reasons, seen)
+                self._keep(last_s, last_after_s, power_w, reasons, end_memory, seen)
                 self._seen_reasons = shown
             elif len(seen) == WINDOW:
-                self._keep(last_s, last_after_s, power_w, reasons, list(zip(*map(sorted, zip(*seen, strict=True)), strict=True))[::2])
+                ordered = list(zip(*map(sorted, zip(*seen, strict=True)), strict=True))
+                self._keep(last_s, last_after_s, power_w, reasons, end_memory, ordered[::2])
                 self._seen_reasons = shown
         if not seen:
             self._seen_reasons = 0
@@ -107,12 +110,13 @@ class LookedAtCard(Card):
             return 1.0 - (1.0 - self._ramp) * exp(-after_s / RAMP_S)
         return self._ramp if self._idle_s + after_s <= IDLE_AFTER_S else 0.0
 
-    def _keep(self, at_s: float, after_s: float, power_w: float, reasons: int, seen: Sequence[Seen]) -> None:
-        """A row of readings from three looks of a window: on curves that rise or fall, or in order, so that the middle one is the median."""
+    def _keep(self, at_s: float, after_s: float, power_w: float, reasons: int, end_memory: float, seen: Sequence[Seen]) -> None:
+        """A row of readings from three looks of a window: on curves that rise or fall, or sorted, so that the middle one is the median."""
         (temp_a, clock_a, power_a, util_a), (temp, clock, power, util), (temp_b, clock_b, power_b, util_b) = seen
         kind = self.kind
-        target_c = self._memory_target(power_w)
-        over_c = target_c + (self._memory_over - target_c) * exp(-after_s * self.thermal_speed / MEMORY_TAU_S)
+        over_c = 0.0
+        if kind.shows_memory_temp or kind.shows_margin:
+            over_c = end_memory + (self._memory_over - end_memory) * exp(-after_s * self.thermal_speed / MEMORY_TAU_S)
         thermal_s, capped_s, brake_s = self._counted(after_s * self._busy, reasons)
         low_c, high_c = (temp_a, temp_b) if temp_a < temp_b else (temp_b, temp_a)
         low_mhz, high_mhz = (clock_a, clock_b) if clock_a < clock_b else (clock_b, clock_a)
@@ -120,7 +124,7 @@ class LookedAtCard(Card):
         low, high = (util_a, util_b) if util_a < util_b else (util_b, util_a)
         row = (
             *(self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz), round(clock), round(high_mhz)),
-            *(_milli(low_w), _milli(power), _milli(high_w), CENTI[int(low * 100 + 0.5)], CENTI[int(util * 100 + 0.5)], CENTI[int(high * 100 + 0.5)]),
+            *(_milli(low_w), _milli(power), _milli(high_w), _centi(low), _centi(util), _centi(high)),
             *(round(temp_b + over_c) if kind.shows_memory_temp else None, self._margin(temp_b, temp_b + over_c)),
             *(self._memory_mhz(self._ramp_after(after_s)) if kind.shows_memory else None, self._vram_used_mib()),
             *(self.limit_w if kind.shows_limit else None, self._seen_reasons),
@@ -143,3 +147,6 @@ def _milli(value: float) -> float:
     """To three places, as `round` does for what is not negative, in a third of the time."""
     return int(value * 1e3 + 0.5) / 1e3
 
+
+def _centi(value: float) -> str:
+    return CENTI[int(value * 100 + 0.5)]

@@ -34,6 +34,7 @@ RAMP_S = 0.15  # assumed; real cards need some tenths of a second
 WINDOW_S = 1.0  # power and utilisation are averages over about so long (NVML: power of Ampere and newer, 1 s)
 MAX_MOVE_C = 1.0  # where the clock follows the temperature, a step of the simulation moves it no further than this
 MOST_STEP_S = 60.0
+Ends = tuple[float, float, float]  # where die, heat sink and memory would end, °C
 
 
 @dataclass(slots=True)
@@ -131,19 +132,16 @@ class CardPhysics:
         left = dt_s * self.thermal_speed
         while left > 0:
             power_w, reasons = self._power() if self._busy > 0 else (self.kind.p_idle_w, 0)
-            if self._stays_cool(power_w):
-                self._pass(left, power_w, reasons)  # constant power: the closed form is exact for any time
+            ends = self._ends_c(power_w)
+            if self._stays_cool(ends):
+                self._pass(left, power_w, reasons, ends)  # constant power: the closed form is exact for any time
                 return
-            step = left if left <= GOVERNOR_S else min(left, self._calm_s(power_w))
-            self._pass(step, power_w, reasons)
+            step = left if left <= GOVERNOR_S else min(left, self._calm_s(ends))
+            self._pass(step, power_w, reasons, ends)
             self._govern(step)
             left -= step
 
     # -- power and clock ----------------------------------------------------------------------------------------------
-
-    def _dynamic_w(self) -> float:
-        kind = self.kind
-        return kind.pd_w * self.kernel_power * (1.0 + (kind.prefill_power - 1.0) * self._prefill)
 
     def _clock(self, temp_c: float) -> tuple[float, bool]:
         """The clock while working at this temperature, and whether the power limit is what holds it."""
@@ -155,7 +153,8 @@ class CardPhysics:
             free = self.hidden_limit_mhz
         clock, capped = free, False
         limit_w = self.power_limit_w if self.power_cap_share is None else self.limit_w
-        room_w, wanted_w = (kind.limit_w if limit_w is None else limit_w) - kind.p0_w, self._dynamic_w()
+        room_w = (kind.limit_w if limit_w is None else limit_w) - kind.p0_w
+        wanted_w = kind.pd_w * self.kernel_power * (1.0 + (kind.prefill_power - 1.0) * self._prefill)
         if room_w < wanted_w:
             clock = kind.clock_mhz * (max(0.0, room_w) / wanted_w) ** (1.0 / kind.exponent)
             capped = clock < free
@@ -172,7 +171,8 @@ class CardPhysics:
         kind = self.kind
         clock, capped = self._clock(self.temp_c)
         share = 1.0 if clock == kind.clock_mhz else (clock / kind.clock_mhz) ** kind.exponent
-        working = kind.p0_w + self._dynamic_w() * share
+        dynamic_w = kind.pd_w * self.kernel_power * (1.0 + (kind.prefill_power - 1.0) * self._prefill)
+        working = kind.p0_w + dynamic_w * share
         return kind.p_idle_w + (working - kind.p_idle_w) * self._busy, self._working_reasons(capped)
 
     def _working_reasons(self, capped: bool) -> int:
@@ -187,40 +187,40 @@ class CardPhysics:
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
-    def _stays_cool(self, power_w: float) -> bool:
+    def _ends_c(self, power_w: float) -> Ends:
+        """Where die, heat sink and memory would end at this power: each above what is cooler than it."""
+        kind, share = self.kind, power_w / self._full_w
+        memory_c = kind.memory_over_c * self.memory_cooling * (min(share, 1.0)) * (1.0 - self._memory_taken)
+        return power_w * kind.r1, power_w * kind.r2 * self.cooling, memory_c
+
+    def _stays_cool(self, ends_c: Ends) -> bool:
         """Whether the governor has nothing to do, and the clock no degree to follow, however long this power is drawn."""
         kind = self.kind
         if self._taken_mhz > 0 or self._memory_taken > 0 or self._halved:
             return False
         if self._busy <= 0:
             return True
-        end_a, end_b = power_w * kind.r1, power_w * kind.r2 * self.cooling
+        end_a, end_b, end_memory = ends_c
         inlet_c = kind.inlet_c if self.inlet_c is None else self.inlet_c
-        hottest_c = inlet_c + (end_a if end_a > self._a else self._a) + (end_b if end_b > self._b else self._b)
+        hottest_c = inlet_c + (max(self._a, end_a)) + (max(self._b, end_b))
         if hottest_c > kind.max_c or (kind.boost_loss_mhz and hottest_c > kind.boost_from_c):
             return False
-        return hottest_c + max(self._memory_target(power_w), self._memory_over) <= kind.memory_max_c
+        return hottest_c + max(end_memory, self._memory_over) <= kind.memory_max_c
 
-    def _calm_s(self, power_w: float) -> float:
+    def _calm_s(self, ends_c: Ends) -> float:
         """How long nothing changes but temperatures on their known curves: until the governor may act, or the clock has to follow them."""
         kind, temp_c = self.kind, self.temp_c
         room_c = _room(temp_c, kind.max_c, self._taken_mhz > 0)
         memory_room_c = _room(temp_c + self._memory_over, kind.memory_max_c, self._memory_taken > 0)
-        if memory_room_c < room_c:
-            room_c = memory_room_c
+        room_c = min(room_c, memory_room_c)
         if room_c <= 0 or self._halved:
             return GOVERNOR_S
-        speed = abs(power_w * kind.r1 - self._a) / kind.t1_s + abs(power_w * kind.r2 * self.cooling - self._b) / kind.t2_s
-        speed += abs(self._memory_target(power_w) - self._memory_over) / MEMORY_TAU_S
+        end_a, end_b, end_memory = ends_c
+        speed = abs(end_a - self._a) / kind.t1_s + abs(end_b - self._b) / kind.t2_s + abs(end_memory - self._memory_over) / MEMORY_TAU_S
         move_c = min(room_c, MAX_MOVE_C) if kind.boost_loss_mhz else room_c
         return min(MOST_STEP_S, max(GOVERNOR_S, move_c / max(speed, 1e-9)))
 
-    def _memory_target(self, power_w: float) -> float:
-        kind = self.kind
-        share = power_w / self._full_w
-        return kind.memory_over_c * self.memory_cooling * (share if share < 1.0 else 1.0) * (1.0 - self._memory_taken)
-
-    def _pass(self, step: float, power_w: float, reasons: int) -> None:
+    def _pass(self, step: float, power_w: float, reasons: int, ends_c: Ends) -> None:
         """`step` of the heat's time at constant power: averages, counters and temperatures on their exact curves."""
         kind, real_s, busy = self.kind, step / self.thermal_speed, self._busy
         fade = exp(-real_s / WINDOW_S)
@@ -229,10 +229,10 @@ class CardPhysics:
         self._energy_j += power_w * real_s
         if reasons:
             self._count(real_s * busy, reasons)
-        target_a, target_b, target = power_w * kind.r1, power_w * kind.r2 * self.cooling, self._memory_target(power_w)
-        self._a = target_a + (self._a - target_a) * exp(-step / kind.t1_s)
-        self._b = target_b + (self._b - target_b) * exp(-step / kind.t2_s)
-        self._memory_over = target + (self._memory_over - target) * exp(-step / MEMORY_TAU_S)
+        end_a, end_b, end_memory = ends_c
+        self._a = end_a + (self._a - end_a) * exp(-step / kind.t1_s)
+        self._b = end_b + (self._b - end_b) * exp(-step / kind.t2_s)
+        self._memory_over = end_memory + (self._memory_over - end_memory) * exp(-step / MEMORY_TAU_S)
         if busy > 0:
             self._ramp = 1.0 - (1.0 - self._ramp) * exp(-real_s / RAMP_S)
             self._idle_s = 0.0

@@ -95,25 +95,25 @@ def page_of(world: World) -> Page:
     if identity.metrics_delay_s > 1.0:  # a daemon gives a scrape up after one second
         return Page("timeout")
     counters, gauges, drafts = engine.counters, world.gauges(), world.config.num_speculative_tokens > 0
-    page = Page(
-        state="ok",
-        process_start_s=world.process_start_s if identity.api_servers == 1 else None,
-        running=gauges.running,
-        waiting=gauges.waiting,
-        kv_usage=gauges.kv_usage,
-        asleep=world.config.asleep,
-        engine_steps=counters.iteration_tokens.count,
-        preemptions=counters.num_preemptions,
-        prompt_tokens=counters.prompt_tokens,
-        generation_tokens=counters.generation_tokens,
-        requests_finished=sum(counters.request_success.values()),
-        requests_aborted=counters.request_success["abort"],
-        queue_s_sum=counters.queue_time.sum,
-        queue_count=counters.queue_time.count,
-        prefill_s_sum=counters.prefill_time.sum,
-        prefill_count=counters.prefill_time.count,
-        draft_tokens=counters.spec_decode_num_draft_tokens if drafts else None,
-        accepted_tokens=counters.spec_decode_num_accepted_tokens if drafts else None,
+    page = Page(  # by position: half as long, and there are five for each canary
+        "ok",
+        world.process_start_s if identity.api_servers == 1 else None,
+        gauges.running,
+        gauges.waiting,
+        gauges.kv_usage,
+        world.config.asleep,
+        counters.iteration_tokens.count,
+        counters.num_preemptions,
+        counters.prompt_tokens,
+        counters.generation_tokens,
+        sum(counters.request_success.values()),
+        counters.request_success["abort"],
+        counters.queue_time.sum,
+        counters.queue_time.count,
+        counters.prefill_time.sum,
+        counters.prefill_time.count,
+        counters.spec_decode_num_draft_tokens if drafts else None,
+        counters.spec_decode_num_accepted_tokens if drafts else None,
     )
     for family in (*identity.hidden_metrics, *identity.renamed_metrics):
         hidden: dict[str, Any] = dict.fromkeys(FAMILIES.get(family, ()))

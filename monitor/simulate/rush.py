@@ -1,9 +1,9 @@
 """Many steps of the engine at once, where nothing but the context changes from one to the next.
 
-A rush takes over what decodes at the begin of a step, or begins with an idle engine. It goes from event to event: an answer ends, the
-request of another user comes, the time is up. Queue discipline, costs and counters are the engine's own, step for step; but equal steps
-are one, and requests are not entered in the scheduler's lists. What is not plain (a prompt too long for one step, more requests than the
-batch has places for, a cache that may run full) is handed to the engine as it stands.
+A rush takes over what decodes at the begin of a step and what waits, or begins with an idle engine. It goes from event to event: an answer
+ends, the request of another user comes, the time is up. Queue discipline, costs and counters are the engine's own, step for step; but
+equal steps are one, and requests are not entered in the scheduler's lists. What is not plain (a prompt too long for one step, a cache
+that may run full) is handed to the engine as it stands.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Protocol
 
 from monitor.simulate.costs import Rates, fitting
 from monitor.simulate.engine import Engine
-from monitor.simulate.requests import EngineRequest, Handle
+from monitor.simulate.requests import EngineRequest, Handle, State
 
 Coming = deque[tuple[float, EngineRequest]]  # in the order of their times
+Told = tuple[Handle, int, Sequence[int] | None]  # tokens of some steps, and how many at each; None: one
 
 
 class Senders(Protocol):
@@ -54,15 +55,15 @@ class Worker(Protocol):
 
 @dataclass(slots=True)
 class Rush:
-    """`now_s` is the end of the last step, or the last arrival; `active` are those that decode then."""
+    """`now_s` is the end of the last step, or the last arrival."""
 
     world: Worker
     now_s: float
-    active: list[Handle] = field(default_factory=list)
+    active: list[Handle] = field(default_factory=list)  # those that decode
+    queue: list[Handle] = field(default_factory=list)  # those who have come since, or for whom there was no place
     senders: Senders | None = None
-    guests: list[Handle] = field(default_factory=list)  # those who have come and wait for the next step
     plain: bool = True  # False: the engine must have what is left
-    _coming: Coming = field(default_factory=deque)
+    _coming: Coming = field(default_factory=deque)  # those foreseen, later than all in the queue
     _limit_s: float = inf
     _context: int = 0
     _heard: list[Handle] = field(default_factory=list)  # those of the active that somebody listens to
@@ -76,42 +77,96 @@ class Rush:
         """Until then, until something is not plain, or until somebody who listens has halted the world."""
         self._limit_s = limit_s
         self._foresee()
-        goes_on = True
+        places, goes_on = self.world.engine.config.max_num_seqs, True
         while goes_on and self.plain and not self.world.halted:
-            coming, guests = self._coming, self.guests
-            due_s = coming[0][0] if coming else inf
-            if guests and guests[0].arrived_s < due_s:
-                due_s = guests[0].arrived_s
+            queue, coming = self.queue, self._coming
+            due_s = queue[0].arrived_s if queue else coming[0][0] if coming else inf
             if not self.active:
                 if due_s > limit_s:
                     return
                 self.now_s = max(self.now_s, due_s)
                 self.world.worked(self.now_s, self.now_s, 0.0, 0.0)
-                if not guests and self._lone():
+                if not queue and self._lone():
                     continue
+            due_s = inf if len(self.active) >= places else due_s
             goes_on = self._prefill() if due_s <= self.now_s else self._decode(due_s)
 
-    def hand_over(self) -> None:
-        """Give the engine what decodes, and what has come meanwhile."""
-        engine, waiting = self.world.engine, [*self.guests]
-        while self._coming and self._coming[0][0] <= self.now_s:
-            at_s, request = self._coming.popleft()
-            waiting.append(engine.handle(request, at_s))
-        engine.adopt(self.active, waiting, self.now_s)
+    def join(self, handle: Handle) -> None:
+        """One more in the queue, behind those who came before."""
+        self._gather(handle.arrived_s)
+        self.queue.append(handle)
 
-    # -- steps --------------------------------------------------------------------------------------------------------
+    def cancel(self, handle: Handle) -> None:
+        """The client has left."""
+        if handle in self.queue:
+            self.queue.remove(handle)
+        elif handle in self.active:
+            self.active.remove(handle)
+            self._context -= handle.known
+            self._heard = [other for other in self._heard if other is not handle]
+            self.world.engine.scheduler.free(handle)
+        handle.state = State.CANCELLED
+
+    def waiting(self, now_s: float) -> int:
+        """How many wait then."""
+        self._gather(now_s)
+        return len(self.queue)
+
+    def hand_over(self) -> None:
+        """Give the engine what decodes, and the queue."""
+        self._gather(self.now_s)
+        self.world.engine.adopt(self.active, self.queue, self.now_s)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def _foresee(self) -> None:
         if self.senders is not None:
             self.senders.foresee(self.now_s, self._limit_s)
             self._coming = self.senders.coming
 
+    def _gather(self, now_s: float) -> None:
+        """Who has come by now is in the queue."""
+        coming = self._coming
+        while coming and coming[0][0] <= now_s:
+            at_s, request = coming.popleft()
+            self.queue.append(self.world.engine.handle(request, at_s))
+
+    def _admitted(self) -> tuple[list[Handle], int]:
+        """Who gets a place in the next step, and the tokens of their prompts."""
+        engine, config = self.world.engine, self.world.engine.config
+        self._gather(self.now_s)
+        new: list[Handle] = []
+        prompts, budget = 0, config.max_num_batched_tokens - len(self.active) * (1 + config.num_speculative_tokens)
+        for handle in self.queue[: config.max_num_seqs - len(self.active)]:
+            if handle.arrived_s > self.now_s or prompts + handle.request.prompt_tokens > budget:
+                break
+            new.append(handle)
+            prompts += handle.request.prompt_tokens
+        self.plain = bool(new) and engine.holds(self.active, new)
+        return new, prompts
+
+    def _leave(self) -> None:
+        """Those that have all their tokens go."""
+        active, engine, missed = self.active, self.world.engine, False
+        for handle in [h for h in active if h.generated >= h.wanted]:
+            active.remove(handle)
+            self._context -= handle.known
+            engine.leaves(handle, self.now_s)
+            if handle.request.on_end is not None:
+                handle.request.on_end(handle)
+                missed = True
+        if missed:
+            self._foresee()  # who has an answer may ask again at once
+        self._heard = [handle for handle in active if handle.request.on_tokens is not None]
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
     def _lone(self) -> bool:
-        """A request that has the engine to itself from the first token to the last: two kinds of steps, then it is gone. False: it has not."""
+        """A request that has the engine to itself from its first token to its last: two kinds of steps, then it is gone. False: not so."""
         engine, coming, now_s = self.world.engine, self._coming, self.now_s
         (_, request), config = coming[0], engine.config
-        prompt, batched = request.prompt_tokens, config.max_num_batched_tokens
-        if request.on_end is not None or prompt > batched or config.num_speculative_tokens or engine.waiting or not engine.holds_one(request):
+        prompt, one_step = request.prompt_tokens, request.prompt_tokens <= config.max_num_batched_tokens
+        if request.on_end is not None or config.num_speculative_tokens or not one_step or not engine.holds_one(request):
             return False
         wanted = request.ending(1).tokens
         rates, longest_s = self.world.pace(now_s)
@@ -141,54 +196,43 @@ class Rush:
 
     def _prefill(self) -> bool:
         """One step for those who have come, in which the others decode; False where it takes too long, or is not for us."""
-        engine, now_s = self.world.engine, self.now_s
-        config, active = engine.config, self.active
-        new = [handle for handle in self.guests if handle.arrived_s <= now_s]
-        guests = len(new)
-        for at_s, request in self._coming:
-            if at_s > now_s:
-                break
-            new.append(engine.handle(request, at_s))
-        prompts = sum([handle.request.prompt_tokens for handle in new])
-        sequences = len(active) + len(new)
-        too_many = prompts + len(active) > config.max_num_batched_tokens or sequences > config.max_num_seqs
-        if too_many or engine.waiting or config.num_speculative_tokens or not engine.holds(active, new):
-            self.plain = False
+        engine, now_s, active = self.world.engine, self.now_s, self.active
+        new, prompts = self._admitted()
+        if not self.plain:
             return False
+        sequences, drafts = len(active) + len(new), self._drafts(1)
         rates = self.world.rates()
         prefill_s = prompts * rates.prompt_s
-        device_s = max(rates.read_s, prefill_s) + sequences * rates.sequence_s + (self._context + prompts) * rates.context_s
+        device_s = max(rates.read_s, prefill_s) + (sequences + sum(drafts)) * rates.sequence_s + (self._context + prompts) * rates.context_s
+        device_s += engine.config.num_speculative_tokens * rates.draft_s
         end_s = now_s + device_s + rates.host_s
         if end_s > self._limit_s:
             return False
         self.world.worked(now_s, end_s, device_s / (end_s - now_s), prefill_s / device_s)
-        least = min([handle.wanted - handle.generated for handle in active]) if active else 2
-        self._count(1, end_s)
-        del self.guests[:guests]
-        for _ in range(guests, len(new)):
-            self._coming.popleft()
+        del self.queue[: len(new)]
+        told = self._decoded(1, drafts, end_s)
         for handle in new:
             engine.joins(handle, now_s)
             engine.first_token(handle, sequences, end_s)
-            if handle.request.on_tokens is not None:
-                self._heard.append(handle)
+            told += [(handle, 1, None)] if handle.request.on_tokens is not None else []
         engine.counters.iteration_tokens.observe(prompts + sequences)
         self._context += prompts + len(new)
         active += new
-        self._tell(self._heard, 1, least == 1 or any(handle.wanted == 1 for handle in new))
+        self._heard += [handle for handle in new if handle.request.on_tokens is not None]
+        self._tell(told)
         return True
 
     def _decode(self, due_s: float) -> bool:
         """Steps until one ends, until the one after the next arrival, or as many as there is time for; False: not even one."""
         engine, active, now_s = self.world.engine, self.active, self.now_s
-        drafted, sequences = engine.config.num_speculative_tokens, len(active)
-        left = min([handle.wanted - handle.generated for handle in active])
-        most = left // (1 + drafted)
+        sequences, drafted = len(active), engine.config.num_speculative_tokens
+        most = min([handle.wanted - handle.generated for handle in active]) // (1 + drafted) or 1
+        drafts = self._drafts(most)
         rates, longest_s = self.world.pace(now_s)
         device_s = rates.read_s + sequences * rates.sequence_s + self._context * rates.context_s
         growth = sequences * rates.context_s
         if drafted:
-            device_s += drafted * (rates.draft_s + sequences * rates.sequence_s)
+            device_s += drafted * rates.draft_s + sum(drafts) * rates.sequence_s
             growth *= engine.config.tokens_per_draft
         step_s = device_s + rates.host_s
         steps, end_s = fitting(most, step_s, growth, now_s, min(self._limit_s, now_s + max(longest_s, step_s * 1.5)))
@@ -196,68 +240,53 @@ class Rush:
             until_due, _ = fitting(most, step_s, growth, now_s, due_s)
             steps, end_s = fitting(until_due + 1, step_s, growth, now_s, inf)
         if steps < 1:
-            self.plain = most > 0
             return False
         self.world.worked(now_s, end_s, device_s / step_s, 0.0)
-        if drafted:
-            self._draft(steps, drafted, end_s)
-        else:
-            self._count(steps, end_s)
-            engine.counters.iteration_tokens.observe(sequences, steps)
-            self._tell(self._heard, steps, steps == left)
+        generated = engine.counters.generation_tokens
+        told = self._decoded(steps, drafts, end_s)
+        engine.counters.iteration_tokens.observe((engine.counters.generation_tokens - generated) / steps, steps)
+        self._tell(told)
         return True
 
-    def _count(self, steps: int, end_s: float) -> None:
-        """A token a step for each that decodes."""
-        active = self.active
-        for handle in active:
-            handle.generated += steps
-            handle.computed += steps
-            handle.last_s = end_s
-        if active:
-            counters, tokens = self.world.engine.counters, steps * len(active)
-            counters.generation_tokens += tokens
-            counters.inter_token_latency.observe((end_s - self.now_s) / steps, tokens)
-            self._context += tokens
-        self.now_s = end_s
+    def _drafts(self, steps: int) -> list[int]:
+        """Drafted tokens of each that decodes, in each of so many steps; fewer where the answer ends."""
+        drafted = self.world.engine.config.num_speculative_tokens
+        if not drafted:
+            return []
+        return [drafted if steps > 1 else min(drafted, handle.wanted - handle.generated - 1) for handle in self.active]
 
-    def _draft(self, steps: int, drafted: int, end_s: float) -> None:
-        """A token a step for each that decodes, and those of the drafted ones that are taken."""
-        active, engine = self.active, self.world.engine
-        told = [(handle, *engine.draft(steps, drafted, self.world.watched > 0)) for handle in active]
+    def _decoded(self, steps: int, drafts: Sequence[int], end_s: float) -> list[Told]:
+        """A token a step for each that decodes, and those of the drafted ones that are taken. Who must be told of how many."""
+        active, engine, each = self.active, self.world.engine, self.world.watched > 0
+        told: list[Told] = []
         whole = 0
-        for handle, tokens, _ in told:
-            handle.generated += tokens
-            handle.computed += tokens
-            handle.last_s = end_s
-            whole += tokens
-        engine.counters.generation_tokens += whole
-        engine.counters.inter_token_latency.observe((end_s - self.now_s) / steps, steps * len(active))
-        engine.counters.iteration_tokens.observe(whole / steps, steps)
-        self._context += whole
+        if drafts:
+            for handle, drafted in zip(active, drafts, strict=True):
+                tokens, chunks = engine.draft(steps, drafted, each)
+                handle.generated += tokens
+                handle.computed += tokens
+                handle.last_s = end_s
+                whole += tokens
+                told += [(handle, tokens, chunks)] if handle.request.on_tokens is not None else []
+        else:
+            for handle in active:
+                handle.generated += steps
+                handle.computed += steps
+                handle.last_s = end_s
+            whole = steps * len(active)
+            told = [(handle, steps, None) for handle in self._heard]
+        if active:
+            engine.counters.generation_tokens += whole
+            engine.counters.inter_token_latency.observe((end_s - self.now_s) / steps, steps * len(active))
+            self._context += whole
         self.now_s = end_s
-        self._leave()
+        return told
+
+    def _tell(self, told: Sequence[Told]) -> None:
+        """Those that have all their tokens go, and who listens is told."""
+        for handle in self.active:
+            if handle.generated >= handle.wanted:
+                self._leave()
+                break
         for handle, tokens, chunks in told:
-            if handle.request.on_tokens is not None:
-                self.world.tell(handle, tokens, end_s, chunks)
-
-    def _tell(self, heard: Sequence[Handle], steps: int, ended: bool) -> None:
-        """Those that have all their tokens go; who listens is told."""
-        if ended:
-            self._leave()
-        for handle in heard:
-            self.world.tell(handle, steps if handle.generated > 1 else 1, self.now_s, None)
-
-    def _leave(self) -> None:
-        active, engine, missed = self.active, self.world.engine, False
-        for handle in [h for h in active if h.generated >= h.wanted]:
-            active.remove(handle)
-            self._context -= handle.known
-            engine.leaves(handle, self.now_s)
-            if handle.request.on_end is not None:
-                handle.request.on_end(handle)
-                missed = True
-        if missed:
-            self._foresee()  # who has an answer may ask again at once
-        self._heard = [handle for handle in active if handle.request.on_tokens is not None]
-        self.plain = not engine.waiting  # a place in the batch is free
+            self.world.tell(handle, tokens, self.now_s, chunks)

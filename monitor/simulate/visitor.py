@@ -79,7 +79,7 @@ class Visitor:
             return
         world.settle()
         cards = [card for card in world.cards if isinstance(card, Card)]
-        counted, unrest, sent = [card.counts() for card in cards], self.noise.next(started_s), Sent()
+        counted, unrest, sent = [card.counts() for card in cards], self.noise.next(started_s), Sent(*self.asking.prompt(probe))
         refusal = world.refusal()
         outcome = REFUSED[refusal] if refusal else None
         if outcome is None:
@@ -116,7 +116,6 @@ class Visitor:
 
     def _send(self, probe: ShippedProbe, salt: str, sent: Sent) -> None:
         world = self.world
-        sent.state, sent.prompt = self.asking.prompt(probe)
 
         def ending(batch: int) -> Ending:
             sent.speech = self.asking.speech(probe, sent.state, sent.prompt, batch)

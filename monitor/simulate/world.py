@@ -24,47 +24,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from monitor.simulate.answers import VARIANTS
 from monitor.simulate.counters import Counters
-from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Gauges, Handle, Speeds
+from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Handle, Speeds
 from monitor.simulate.identity import Identity, system_fingerprint
-from monitor.simulate.rush import Senders
+from monitor.simulate.peers import Background, CardLike, Source
 from monitor.simulate.settings import SettingError, assign, settable, shown
+from monitor.simulate.steps import Gauges
 
 __all__ = ["CardLike", "SettingError", "Source", "World"]
 
 CARD_STEP_S = 0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
 EXIT_AFTER_S = 5.0  # the API server exits 4.5 to 5 s after its engine died (seen on vLLM 0.32 CPU)
-
-
-class CardLike(Protocol):
-    """What the world needs of a card (card.py)."""
-
-    def advance(self, dt_s: float, busy: float, prefill_share: float = 0.0) -> None: ...
-
-    def speeds(self, work_s: float = 0.0) -> Speeds: ...
-
-    def held_by(self) -> tuple[float, ...]: ...
-
-
-class Background(Senders, Protocol):
-    """A source that can say beforehand what it will send."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether its requests have nothing in common."""
-
-    def next_s(self) -> float: ...
-
-
-class Source(Protocol):
-    """Something that acts by itself: a scenario, background traffic. `advance` does what is due and moves `next_s` on."""
-
-    def next_s(self) -> float: ...
-
-    def advance(self, now_s: float, /) -> object: ...
 
 
 @dataclass

@@ -183,6 +183,33 @@ def test_leaps_change_nothing_but_the_work(scenario: str) -> None:
     assert story(LeapingWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
 
 
+def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def limits(*options: str) -> list[str]:
+        file = tmp_path / "h.csv"
+        assert main(["simulate", "--export", str(file), "--hours", "0.3", "--scenario", "power-cap", *options]) == 0
+        rows = rows_of(file.with_name("h.readings.csv"))
+        lowered = [row["at"] for row in rows if row["kind"] == "gpu" and row["power_limit_w"] != "700"]
+        assert "must raise power (power_cap)" in capsys.readouterr().out
+        return lowered
+
+    assert limits()[0][:19] == "2026-01-05T00:09:04"  # 0.15 h: 540 s, and the window of five looks that ends after it
+    assert limits("--onset", "0.25")[0][:19] == "2026-01-05T00:15:04"
+    assert limits("--onset", "0")[0][:19] == "2026-01-05T00:00:04"
+
+
+@pytest.mark.parametrize("onset", ["0.3", "-1", "nan"])
+def test_a_scenario_that_would_never_begin_is_one_sentence_and_exit_code_2(
+    onset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--export", str(tmp_path / "h.csv"), "--hours", "0.3", "--onset", onset]) == 2
+    assert f"the scenario would begin after {float(onset):g} h, but the history has 0.3 h" in capsys.readouterr().err
+
+
+def test_an_onset_without_an_export_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--onset", "3"]) == 2
+    assert "--onset goes with --export" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "nowhere" / "x.csv"
     with pytest.raises(ExportError):

@@ -1,4 +1,4 @@
-"""What a card's signs say to a person: what is seen, what it predicts, what to look at, and which reading a proof would need."""
+"""What a card's signs say to a person: what is seen, what it predicts, and what to look at."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from monitor.judge.drift.cardhistory import CardHistory
-from monitor.judge.drift.cardrules import EXPLAINING, MEMORY_FROM_C, NORMAL_FROM_MIN, Normal, little_room, residual_limit_c, room
-from monitor.judge.drift.clockmodel import ARMED_MIN as CLOCK_MIN
+from monitor.judge.drift.cardrules import EXPLAINING, MEMORY_FROM_C, Normal, little_room, residual_limit_c, room
 from monitor.judge.drift.clocks import Elasticity, Predicted
 from monitor.judge.drift.forecast import minutes_to_limit
 from monitor.judge.drift.looks import Stretch, merged
-from monitor.judge.drift.thermalmodel import ARMED_MIN as THERMAL_MIN
-from monitor.judge.drift.values import HOUR_US, Armed, DriftSettings, Warned
+from monitor.judge.drift.values import DriftSettings, Warned
 from monitor.model import Cause, Severity
 
 NOW_MIN = 5
@@ -22,22 +20,8 @@ LOW_POWER_SHARE = 0.85  # of the usual busy power
 HIDDEN_SHARE = 0.10  # a hidden limit takes more clock than this
 COOL_C = 3.0  # a core whose residual is below is as cool as ever
 MEMORY_OVER_C, MEMORY_HOT_C = 12.0, 85.0  # V100: 78 °C beside a core of 62 °C is on the way, 85 °C is where it throttles
-STALE_US = HOUR_US  # a reading that was not there for so long is missing
 BINDING_SHARE = 0.97  # of a limit: power that comes so close is held back by it
 WORTH_SAYING_SHARE = 0.005  # of the clock
-
-_EXPORTER = "an exporter must list {name} in its counters file"
-#: Reading -> what a person calls it, and how to get it.
-MISSING: Mapping[str, str] = {
-    "thermal_duty": f"time throttled for heat ({_EXPORTER.format(name='DCGM_FI_DEV_THERMAL_VIOLATION')}; NVML has it by itself)",
-    "power_duty": f"time at the power cap ({_EXPORTER.format(name='DCGM_FI_DEV_POWER_VIOLATION')}; NVML has it by itself)",
-    "reasons": f"clocks event reasons ({_EXPORTER.format(name='DCGM_FI_DEV_CLOCKS_EVENT_REASONS')}; NVML has them, not on virtual cards)",
-    "margin_c": "degrees left to the card's own limit (NVML of newer drivers; GeForce and cards before Ada and Hopper do not tell it)",
-    "mem_temp_c": "memory temperature (DCGM_FI_DEV_MEMORY_TEMP; GeForce, L40S and GB10 do not tell it)",
-    "sm_clock_mhz": "SM clock (DCGM_FI_DEV_SM_CLOCK)",
-    "power_w": "power (DCGM_FI_DEV_POWER_USAGE)",
-    "power_limit_w": "the power limit in force (DCGM_FI_DEV_ENFORCED_POWER_LIMIT; GB10 does not tell it)",
-}
 
 
 class Scene(NamedTuple):
@@ -272,35 +256,3 @@ def _cooling(cause: Cause) -> str:
     if cause is Cause.MEMORY_HEAT:
         return "the memory's cooling (pads, backplate, airflow) and the memory clock"
     return "fans, dust, the air that comes in, and what else got hot beside it"
-
-
-# -- what works, and what is missing ----------------------------------------------------------------------------------
-
-
-def missing_of(seen_us: Mapping[str, int], now_us: int | None) -> tuple[str, ...]:
-    """The readings that were not there for an hour."""
-    if now_us is None:
-        return ()
-    return tuple(text for name, text in MISSING.items() if seen_us.get(name, now_us - 2 * STALE_US) < now_us - STALE_US)
-
-
-def armed_of(uuid: str, normal: Normal, missing: tuple[str, ...], any_seen: bool) -> list[Armed]:
-    """Heat without learning, clock and thermal model with it."""
-    lacks = [text for text in missing if text in (MISSING["thermal_duty"], MISSING["reasons"], MISSING["margin_c"])]
-    proof = any_seen and MISSING["thermal_duty"] not in missing
-    detail = "works from the first minute" if proof and not lacks else f"missing: {'; '.join(lacks)}" if lacks else "no reading yet"
-    clocks, minutes = normal.clock.minutes, normal.thermal.core.seen
-    return [
-        Armed(f"throttling of card {uuid}", proof, detail),
-        Armed(f"clock of card {uuid}", normal.clock.armed, _from(clocks, CLOCK_MIN, "busy minutes")),
-        Armed(f"unexplained heat of card {uuid}", normal.thermal.armed, _from(minutes, THERMAL_MIN, "minutes")),
-        Armed(
-            f"usual throttle time of card {uuid}",
-            normal.thermal_duty.seen >= NORMAL_FROM_MIN,
-            _from(int(normal.thermal_duty.seen), int(NORMAL_FROM_MIN), "minutes") + "; until then any throttling counts",
-        ),
-    ]
-
-
-def _from(seen: int, needed: int, what: str) -> str:
-    return f"learnt from {seen} {what}" if seen >= needed else f"learns: {seen} of {needed} {what}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.judge.drift.cardtexts import MISSING
+from monitor.judge.drift.cardproof import MISSING
 from monitor.judge.drift.profiles import PROFILES, Profile
 from monitor.judge.drift.proofs import Look
 from monitor.judge.drift.values import CardSigns, Pair, Signs

@@ -31,7 +31,7 @@ class Cell(NamedTuple):
 
 
 def fit_curve(gathered: Gathering, least: int) -> LoadCurve | None:
-    """Learn everything for the first time. `least`: canaries that make a load known."""
+    """Learn everything for the first time; None while no load is known. `least`: canaries that make a load known."""
     entries = gathered.entries()
     if not entries:
         return None
@@ -47,6 +47,8 @@ def fit_curve(gathered: Gathering, least: int) -> LoadCurve | None:
             known = [entry.value - e.value for entry in members if (e := _expected(curve, entry)) is not None]
             if known:
                 curve.levels[key] += median(known)
+    if not curve.mates or not curve.prompts:
+        return None
     _first_noises(curve, entries)
     return curve
 

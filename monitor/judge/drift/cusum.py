@@ -195,8 +195,11 @@ class ExceedanceTest:
     def step(self, exceeded: bool, base: float, alternatives: Sequence[float]) -> None:
         """One more observation."""
         before = self.sums or [0.0] * len(alternatives)
-        ratios = [p / base if exceeded else (1 - p) / (1 - base) for p in alternatives]
-        self.sums = [min(1e300, (1.0 + m) * ratio) for m, ratio in zip(before, ratios, strict=True)]
+        if exceeded:
+            self.sums = [min(1e300, (1.0 + m) * p / base) for m, p in zip(before, alternatives, strict=True)]
+        else:
+            rest = 1.0 - base
+            self.sums = [(1.0 + m) * (1.0 - p) / rest for m, p in zip(before, alternatives, strict=True)]
 
     def log_evidence(self, weights: Sequence[float]) -> float:
         """ln of the weighted mean over the alternatives."""

@@ -29,7 +29,8 @@ from monitor.model import CanaryPoint, CardPoint, Finding, Outcome, Point, Sever
 
 STATE_VERSION = 1  # raise it when what is stored cannot be read by the next version: it then learns anew
 GUARD_BLOCKS = 3  # what came so shortly before an onset may belong to it already
-COMPARE_US = 3 * HOUR_US  # after a change of configuration
+GROWN = 1.25
+FORGET_CARD_US = 7 * DAY_US  # a card that was not seen for so long makes room when another comes
 COMPARED = ("decode", "ttft", "steps")
 
 
@@ -46,7 +47,8 @@ class Detector:
     prefix: PrefixChannel = field(default_factory=PrefixChannel)
     starts: StartChannel = field(default_factory=StartChannel)
     elasticity: Elasticity = field(default_factory=Elasticity)
-    compared: list[Comparison] = field(default_factory=list)  # before and after the newest change of configuration
+    compared: list[Comparison] = field(default_factory=list)  # before and after the newest change of configuration,
+    compared_with: int = 0  # of so many canaries after it
     open: dict[str, Trouble] = field(default_factory=dict)
     signature: list[str] = field(default_factory=list)  # of what was open when it was judged last
 
@@ -55,7 +57,7 @@ class Detector:
         if isinstance(point, CanaryPoint):
             self._canary(point, settings)
         elif isinstance(point, CardPoint):
-            self._card(point.uuid).card(point, settings)
+            self._card(point.uuid, point.at_us).card(point, settings)
             self.ceilings[point.uuid].card(point)
         else:
             self.speed.server(point, settings)
@@ -67,11 +69,14 @@ class Detector:
         if point.outcome != Outcome.HUNG:  # an engine that stands still is a trouble of its own (judge/liveness.py), and not a queue
             self.levels.canary(point, settings)
         if point.gpu_uuid is not None:
-            self._card(point.gpu_uuid).canary(point, settings)
+            self._card(point.gpu_uuid, point.known_us).canary(point, settings)
             self.ceilings[point.gpu_uuid].canary(point)
 
-    def _card(self, uuid: str) -> CardChannel:
+    def _card(self, uuid: str, at_us: int) -> CardChannel:
         if uuid not in self.cards:
+            gone = [name for name, card in self.cards.items() if (card.last_minute_us or at_us) < at_us - FORGET_CARD_US]
+            for name in gone:
+                del self.cards[name], self.ceilings[name]
             self.cards[uuid] = CardChannel(uuid)
             self.ceilings[uuid] = Ceiling()
         return self.cards[uuid]
@@ -104,7 +109,7 @@ class Detector:
         effects = self._effects(settings)
         levels = self.levels.effects(settings)
         warned = [warning for card in self.cards.values() for warning in card.warnings(settings, self.elasticity)]
-        comparisons = self._compare(now_us, settings)
+        comparisons = self._compare(settings)
         slower = _slower(comparisons, self.window.window.changed_us) if self.window.window is not None else {}
         effects = {**slower, **effects}
         workload = self.flow.workload_shift()
@@ -121,13 +126,13 @@ class Detector:
         )
         return troubles.judge(seen, self.open, now_us)
 
-    def _compare(self, now_us: int, settings: DriftSettings) -> list[Comparison]:
-        """Before and after a change; what the first hours have shown stays, for a comparison is costly."""
+    def _compare(self, settings: DriftSettings) -> list[Comparison]:
+        """Before and after a change. A comparison is costly: it is made again when there is a quarter more to compare."""
         window = self.window.window
         if window is None:
-            self.compared = []
-        elif not self.compared or now_us < window.changed_us + COMPARE_US:
-            self.compared = self.window.compare(settings)
+            self.compared, self.compared_with = [], 0
+        elif not self.compared_with <= len(window.after) <= GROWN * self.compared_with:  # fewer: it is another change
+            self.compared, self.compared_with = self.window.compare(settings), len(window.after)
         return self.compared
 
     def _effects(self, settings: DriftSettings) -> dict[str, Effect]:

@@ -139,7 +139,8 @@ def _what(trouble: Trouble, target: str) -> str:
         return f"{what}: {', '.join(moved)}." if moved else f"{what}; it is being compared with before."
     if moved:
         return f"{target}: {', '.join(moved)} {since}."
-    return f"{target}: not felt yet, {since}."
+    felt = "not felt yet" if "decode" in evidence.get("calm", ()) else "whether it slows decoding down cannot be told yet"
+    return f"{target}: {felt}, {since}."
 
 
 def _level(figures: Mapping[str, Any]) -> str:

@@ -27,7 +27,8 @@ class FlowChannel:
     """Blocks of flow; what they were in a span of time (`signs`), and whether prompts have become much longer (`workload_shift`)."""
 
     anchor_us: int | None = None
-    start_us: int = 0  # of the block that is open; blocks are counted from the anchor
+    start_us: int = 0  # of the block that is open; blocks and hours are counted from the anchor
+    hour_us: int | None = None  # start of the hour of the last block
     points: list[ServerPoint] = field(default_factory=list)  # of the open block and after it
     canaries: list[FlowCanary] = field(default_factory=list)
     last: ServerPoint | None = None  # of the blocks before
@@ -79,16 +80,22 @@ class FlowChannel:
         self.last = points[-1] if points else self.last
 
     def _keep(self, block: FlowBlock, settings: DriftSettings) -> None:
-        if self.fine and _hour_of(block, self.anchor_us) != _hour_of(self.fine[-1], self.anchor_us):
-            number = _hour_of(self.fine[-1], self.anchor_us)
-            self.coarse.append(together([b for b in self.fine[-KEEP_FINE:] if _hour_of(b, self.anchor_us) == number]))
-            self.coarse = [b for b in self.coarse if b.at_us >= block.at_us - KEEP_COARSE_US]
-            self.fine = [b for b in self.fine[-KEEP_FINE:] if b.at_us >= block.at_us - KEEP_FINE_US]
-            if self.shift_since_us is None:
-                self.usual_prompt = self._longest_hour(block.at_us - MOVING_US, settings)
+        if self.hour_us is None or block.at_us >= self.hour_us + HOUR_US:
+            self._close_hour(block.at_us, settings)
         self.fine.append(block)
         if block.requests is not None:
             self._judge_prompts(settings)
+
+    def _close_hour(self, at_us: int, settings: DriftSettings) -> None:
+        """The hour of the last blocks is over: as one block, for later; and what need not be kept any longer goes."""
+        if self.hour_us is not None:
+            self.coarse.append(together([b for b in self.fine[-KEEP_FINE:] if b.at_us >= self.hour_us]))
+            self.coarse = [b for b in self.coarse if b.at_us >= at_us - KEEP_COARSE_US]
+            self.fine = [b for b in self.fine[-KEEP_FINE:] if b.at_us >= at_us - KEEP_FINE_US]
+            if self.shift_since_us is None:
+                self.usual_prompt = self._longest_hour(at_us - MOVING_US, settings)
+        anchor_us = self.anchor_us or 0
+        self.hour_us = anchor_us + (at_us - anchor_us) // HOUR_US * HOUR_US
 
     # -- what it was in a span ----------------------------------------------------------------------------------------
 
@@ -168,10 +175,6 @@ class FlowChannel:
         self.shift_since_us, self.usual_prompt = None, None
         self.coarse = []
         self.fine = [b for b in self.fine if b.at_us >= now_us - HOUR_US]
-
-
-def _hour_of(block: FlowBlock, anchor_us: int | None) -> int:
-    return (block.at_us - (anchor_us or 0)) // HOUR_US
 
 
 def _block_us(settings: DriftSettings) -> int:

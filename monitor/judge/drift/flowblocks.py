@@ -160,5 +160,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _short(value: float) -> float:
-    """Five digits are more than any of this is exact to, and keep the stored state small."""
-    return float(f"{value:.5g}")
+    """Three digits after the point are more than any of this is exact to, and keep the stored state small."""
+    return round(value, 3)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monitor.judge.drift.cardhistory import CardHistory
+from monitor.judge.drift.cardproof import MISSING, armed_of, missing_of
 from monitor.judge.drift.cardrules import EXPLAINING, FREEZING, RULES, Normal, is_dull, judge_minute
-from monitor.judge.drift.cardtexts import MISSING, Scene, armed_of, missing_of, warned_of
+from monitor.judge.drift.cardtexts import Scene, warned_of
 from monitor.judge.drift.clockmodel import ClockModel, Deficit
 from monitor.judge.drift.clocks import Elasticity
 from monitor.judge.drift.latch import Latch, Usual
@@ -28,6 +29,7 @@ HARDWARE = {"hw_thermal": 0x40, "brake": 0x80}  # nvmlClocksEventReasonHwThermal
 ACCEPTABLE = ("power_limit", "power_duty", "clock_deficit", "clock_fall", "thermal_residual", "memory_residual")
 GRACE_S = 10.0  # a minute is closed so long after its end: polls come at once
 LAG_US = 30 * MINUTE_US  # what is normal is learnt so much later
+STALE_US = 5 * MINUTE_US  # how exactly it is kept when a reading was last there
 SILENCE_US = 15 * MINUTE_US  # after so much of it a sign begins to count anew
 USUAL = Stretch._fields.index("usual_clock_mhz")
 DEFAULT_ELASTICITY = Elasticity()
@@ -74,22 +76,22 @@ class CardChannel:
 
     # -- feeding ------------------------------------------------------------------------------------------------------
 
-    def card(self, p: CardPoint, settings: DriftSettings) -> None:  # noqa: ARG002 - every part takes the settings
+    def card(self, p: CardPoint, settings: DriftSettings) -> None:
         """One poll of the card."""
         look = look_of_card(p)
-        if self._take(look) and look.reasons is not None:
+        if self._take(look, settings) and look.reasons is not None:
             for name, bit in HARDWARE.items():
                 self._note_slowdown(name, look.reasons & bit > 0, look.at_us)
 
-    def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:  # noqa: ARG002
+    def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
         """One good answer: the card right after it. It speaks for a minute in which the polls saw no work, or where there are none."""
         if p.gpu_uuid == self.uuid and p.outcome == Outcome.OK and (p.sm_clock_mhz is not None or p.gpu_temp_c is not None):
-            self._take(look_of_sample(p))
+            self._take(look_of_sample(p), settings)
 
-    def _take(self, look: Look) -> bool:
+    def _take(self, look: Look, settings: DriftSettings) -> bool:
         if self.anchor_us is None:
             self.anchor_us = look.at_us
-        index = (look.at_us - self.anchor_us) // MINUTE_US
+        index = (look.at_us - self.anchor_us) // _step_us(settings)
         if index < self.closed:
             self.dropped += 1
             return False
@@ -115,11 +117,12 @@ class CardChannel:
         """Close the minutes that are over by now."""
         if self.anchor_us is None:
             return
-        over = (now_us - int(min(settings.grace_s, GRACE_S) * SECOND_US) - self.anchor_us) // MINUTE_US
+        step_us = _step_us(settings)
+        over = (now_us - int(min(settings.grace_s, GRACE_S) * SECOND_US) - self.anchor_us) // step_us
         if over <= self.closed:
             return
         for index in sorted([int(name) for name in self.waiting if int(name) < over]):
-            self._close(self.anchor_us + index * MINUTE_US, self.waiting.pop(str(index)), settings)
+            self._close(self.anchor_us + index * step_us, self.waiting.pop(str(index)), settings)
         self.closed = over
 
     def relearn(self, now_us: int) -> None:  # noqa: ARG002 - every part is told the time
@@ -149,9 +152,10 @@ class CardChannel:
             minute = self._judged(minute, settings)
         self.last_minute_us = at_us
         self._learn(Lesson(minute, heat))
-        if self.history.add(minute) and self.history.blocks:
-            block = self.history.blocks[-1]
-            self.seen_us |= {name: block.at_us for name in MISSING if getattr(block, name) is not None}
+        self.history.add(minute)
+        for name in MISSING:
+            if at_us - self.seen_us.get(name, -STALE_US) >= STALE_US and getattr(minute, name) is not None:
+                self.seen_us[name] = at_us
 
     def _with_heat(self, minute: Stretch, polls: Sequence[Look]) -> tuple[Stretch, Heat | None]:
         """Let the thermal model follow; the minute with what its power explains of its temperature, and what it can teach."""
@@ -244,3 +248,6 @@ class CardChannel:
         """What works for this card, and what still learns."""
         return armed_of(self.uuid, self.normal, self.missing(), self.last_minute_us is not None)
 
+
+def _step_us(settings: DriftSettings) -> int:
+    return int(settings.card_step_s * SECOND_US)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from monitor.judge.drift.cusum import MONTH_S, ExceedanceTest
 from monitor.judge.drift.values import MINUTE_US, SECOND_US, Armed, DriftSettings, Effect, Shift
-from monitor.model import CanaryPoint, Outcome, Phase, Severity
+from monitor.model import CanaryPoint, Outcome, Severity
 
 BASE = 0.05  # one in twenty may be slower: that is what a p95 says
 ALTERNATIVES = (0.1, 0.2, 0.5, 0.9)
@@ -24,7 +24,7 @@ TOGETHER_US = 20 * SECOND_US  # canaries known within this are one observation: 
 LEAST_SPAN_US = 2 * MINUTE_US  # what is over within two minutes was a hiccup
 CLEAR = math.log(20.0)  # closes when "one in twenty" is so many times likelier than "as often as it was"
 KEPT = 60  # observations of a class that are kept for the figures
-NO_TOKEN = (Outcome.QUEUE_CAP, Outcome.TIMEOUT, Outcome.HUNG)
+NO_TOKEN = (Outcome.QUEUE_CAP.value, Outcome.TIMEOUT.value, Outcome.HUNG.value)
 
 
 class Seen(NamedTuple):
@@ -65,13 +65,16 @@ class LevelChannel:
         over = exceeded(p, settings)
         if over is None:
             return
-        state = self.classes.setdefault(p.traffic_class, ClassState())
+        state = self.classes.get(p.traffic_class)
+        if state is None:
+            state = self.classes[p.traffic_class] = ClassState()
         waited = p.ttft_ms if p.ttft_ms is not None else p.e2e_ms
         if state.seen and p.known_us - state.seen[-1].known_us < TOGETHER_US:
             self._join(state, over, waited, settings)
         else:
             state.seen.append(Seen(p.known_us, over, waited))
-            del state.seen[:-KEPT]
+            if len(state.seen) > KEPT:
+                del state.seen[0]
             state.count += 1
             _judge(state, over, settings)
 
@@ -108,9 +111,9 @@ class LevelChannel:
 
 def exceeded(p: CanaryPoint, settings: DriftSettings) -> bool | None:
     """Whether a canary waited too long for its first token; None where it says nothing (not good for another reason, cold)."""
-    if p.ttft_ms is None and p.outcome in NO_TOKEN:
-        return True
-    if p.outcome != Outcome.OK or p.phase == Phase.COLD:
+    if p.outcome != "ok":
+        return True if p.ttft_ms is None and p.outcome in NO_TOKEN else None
+    if p.phase == "cold":
         return None
     level = settings.levels.get(p.traffic_class)
     return level is not None and p.ttft_ms is not None and p.ttft_ms > level
@@ -126,6 +129,8 @@ def _judge(state: ClassState, over: bool, settings: DriftSettings) -> None:
         _clear(state, state.open, over)
         return
     state.test.step(over, BASE, ALTERNATIVES)
+    if not over:  # that is no evidence: a "no" raises no sum beyond what it settles at
+        return
     evidence = state.test.log_evidence(WEIGHTS)
     if evidence > threshold(settings):
         since = _onset(state.seen)

@@ -13,9 +13,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from monitor.judge.drift.blocks import OpenBlocks
+from monitor.judge.drift.effects import Metric, warning_threshold
 from monitor.judge.drift.load import Load, Taken, decode_load, prompt_scale, wait_load
 from monitor.judge.drift.offsets import StartOffset, scatter_of
-from monitor.judge.drift.track import Metric, Track, warning_threshold
+from monitor.judge.drift.track import Track
 from monitor.judge.drift.values import SECOND_US, Armed, DriftSettings, Effect, Shift
 from monitor.model import CanaryPoint, Outcome, Phase, ServerPoint
 
@@ -84,13 +85,15 @@ class SpeedChannel:
             rates = [rate for rate in self.rates if rate.at_us < end_us]
             self.rates = [rate for rate in self.rates if rate.at_us >= end_us]
             self._close(index, points, [r for r in rates if r.at_us >= self.canaries.start_us(index)], settings)
+        open_us = self.canaries.start_us(self.canaries.next_index)
+        self.rates = [rate for rate in self.rates if rate.at_us >= open_us]  # where no canary came, nothing is asked of the engine either
 
     def _close(self, index: int, points: list[CanaryPoint], rates: list[Rate], settings: DriftSettings) -> None:
         """One block: of the configuration and of the process that were seen last in it."""
         self.last_index = index
         latest = max(points, key=attrgetter("at_us", "known_us"))
         reference = self._reference(latest.fingerprint or "")
-        digest, start_us, block_s = latest.fingerprint, latest.process_start_us, settings.block_s
+        digest, start_us, block_s = latest.fingerprint, latest.process_start_us, self.block_s
         rated: list[Taken] = []
         waited: list[Taken] = []
         for p in sorted(points, key=attrgetter("known_us", "at_us", "probe")):
@@ -104,6 +107,11 @@ class SpeedChannel:
         reference.decode.close(index, rated, start_us, block_s, decode_metric(settings), settings)
         reference.ttft.close(index, waited, start_us, block_s, TTFT, settings)
         reference.steps.close(index, stepped, start_us, block_s, steps_metric(settings), settings)
+
+    @property
+    def block_s(self) -> float:
+        """Length of the blocks of this state, which stays what it was when its first point came."""
+        return self.canaries.block_us / SECOND_US
 
     def _reference(self, digest: str) -> Reference:
         """The reference of a configuration, moved to the end; a new one when it is not known."""
@@ -160,7 +168,7 @@ class SpeedChannel:
 
     def suspicion(self, settings: DriftSettings) -> float:
         """0 … 1: how far the likeliest channel is on its way to an alarm. What is open already is no suspicion."""
-        limit = warning_threshold(settings, settings.block_s)
+        limit = warning_threshold(settings, self.block_s or settings.block_s)
         sums = [track.evidence for _, track in self._watched(settings) if track.effect is None and track.curve is not None]
         return max(0.0, min(1.0, max(sums, default=0.0) / limit))
 
@@ -169,7 +177,7 @@ class SpeedChannel:
         names = ("decode rate", "time to first token", "engine steps a second")
         tracks = self.references[-1].tracks() if self.references else (Track(), Track(), Track())
         named = [(name, track) for name, track in zip(names, tracks, strict=True) if track is not tracks[2] or track.learnt_blocks]
-        return [track.armed(name, settings.block_s, settings) for name, track in named]
+        return [track.armed(name, self.block_s or settings.block_s, settings) for name, track in named]
 
     def start_offsets(self) -> list[StartOffset]:
         """Each start of the process under the present configuration: how its decode rate differs from what is normal."""

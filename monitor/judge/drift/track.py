@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import NamedTuple
 
 from monitor.judge.drift.blocks import Block, huber_mean
 from monitor.judge.drift.curve import LoadCurve
 from monitor.judge.drift.curvefit import add_missing, fit_curve, refine
-from monitor.judge.drift.cusum import LevelCusum, Sizes, StepWatch, Wander, log_threshold, warnings_per_month
+from monitor.judge.drift.cusum import LevelCusum, Sizes, StepWatch, Wander
 from monitor.judge.drift.dating import find_break
+from monitor.judge.drift.effects import Metric, OpenEffect, warning_threshold
 from monitor.judge.drift.load import Entry, Gathering, Load, Taken
 from monitor.judge.drift.offsets import DEFAULT_SCATTER, MOST_STARTS, START_BLOCKS, Start, scatter_of
 from monitor.judge.drift.values import Armed, DriftSettings, Effect, Shift
@@ -20,41 +20,15 @@ from monitor.judge.drift.wander import USUAL_BLOCKS, fit_wander
 from monitor.model import Severity
 
 HOUR_S = 3600.0
-DETECTORS = 6  # two for each of three channels
 DATE_BLOCKS = 24  # the true onset is sought from two hours before the one that the tests found,
 MOST_DATED = 72  # and at most in the last six hours
+HOLD_BLOCKS = 6  # canaries too few for a block of their own wait half an hour for more
+RETRY_BLOCKS = 12  # no load was met often enough yet: again in an hour
 LEVEL_BLOCKS, LEVEL_LEAST = 96, 6  # what was before an effect: eight hours, at least half an hour
 NOW_BLOCKS = 6  # how large an effect is now: the last half hour
 CONFIRM_BLOCKS = 3  # an effect must have lasted so many blocks,
 CONFIRM_LARGE = 2  # one that takes a quarter so many
 QUARTER = -math.log(0.75)
-RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
-RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
-
-
-class Metric(NamedTuple):
-    """What is fixed for a channel. Logarithms, as positive numbers."""
-
-    channel: str
-    name: str  # of the sample's field
-    drops: tuple[float, float]  # the sizes looked for
-    practical: float  # less is nobody's business
-    page: float  # so much is a page
-    sign: int  # +1: the field rises when things get better
-    least_wander: float  # standard deviation of the wander is taken to be at least this
-
-
-@dataclass(slots=True)
-class OpenEffect:
-    """An effect that was raised and has not gone away."""
-
-    onset: int
-    raised: int
-    level: float  # of the residual before it
-    drop: float  # when it was raised, logarithm, positive
-    evidence: float
-    threshold: float
-    recovery: float = 0.0
 
 
 @dataclass(slots=True)
@@ -69,8 +43,11 @@ class Track:
     blocks: list[Block] = field(default_factory=list)
     effect: OpenEffect | None = None
     starts: list[Start] = field(default_factory=list)
+    held: list[Taken] = field(default_factory=list)  # too few for a block of their own: they join the next
+    held_index: int = 0
     learnt_blocks: int = 0  # since learning began
     canaries: int = 0
+    learnt_canaries: int = 0  # how many of them the reference was learnt from
     outside: int = 0  # canaries that met a load that is not known
     first_index: int = 0
     span: list[int] = field(default_factory=list)  # first and last block the reference was learnt from
@@ -85,11 +62,14 @@ class Track:
             return
         if not self.learnt_blocks:
             self.first_index = index
-        ordered = sorted(taken, key=lambda t: (t.key, t.value, t.load.mates or 0.0))
         self._begin(process_start_us, index)
         if self.effect is None:
             self.learnt_blocks += 1
-        self.canaries += len(ordered)
+        self.canaries += len(taken)
+        if self.held and index - self.held_index <= HOLD_BLOCKS:
+            taken = [*self.held, *taken]
+        self.held = []
+        ordered = sorted(taken, key=lambda t: (t.key, t.value, t.load.mates or 0.0))
         block = self._block(index, ordered, s)
         if block is not None:
             self._judge(block, block_s, metric, s)
@@ -113,7 +93,10 @@ class Track:
             elif learning:
                 self.gathered.add(Entry(index, t.key, _short(t.load.mates), _short(t.load.prompts), round(t.value, 6)))
                 self.outside += curve is not None
-        if curve is None or len(known) < s.block_samples:
+        if curve is None or not known:
+            return None
+        if len(known) < s.block_samples:
+            self.held, self.held_index = known, index
             return None
         mean, noise = huber_mean(left, noises)
         if learning and len(known) > 1:
@@ -127,6 +110,7 @@ class Track:
         if process_start_us is None or (self.starts and self.starts[-1].process_start_us == process_start_us):
             return
         scatter, _ = scatter_of(self.starts)
+        self.held = []
         self.starts.append(Start(process_start_us, index))
         del self.starts[:-MOST_STARTS]
         if self.effect is None and len(self.starts) > 1:
@@ -147,7 +131,9 @@ class Track:
             if start.blocks == START_BLOCKS and self.effect is None:
                 self.watch.settle()
         if self.effect is not None:
-            self._recover(block, metric)
+            if self.effect.recovered(block.residual, block.noise**2 + self.model.white + self.model.variance, metric):
+                self.watch.restart(self.effect.level, math.sqrt(self.watch.var_constant), self.model)
+                self.effect, self.creep = None, LevelCusum()
             return
         small, large = metric.drops
         self.watch.step(block.number, block.residual, block.noise, self.model, Sizes(small, large, small * block_s / HOUR_S))
@@ -206,20 +192,6 @@ class Track:
     def _half_width(self, blocks: Sequence[Block]) -> float:
         return 1.96 * self.watch.mean_spread(len(blocks), fmean([b.noise for b in blocks]), self.model)
 
-    def _recover(self, block: Block, metric: Metric) -> None:
-        """Back to normal against as it was, block by block (a CUSUM on the likelihood ratio, clipped)."""
-        effect = self.effect
-        if effect is None:
-            return
-        drop = min(effect.drop, 3 * metric.drops[1])
-        variance = block.noise**2 + self.model.white + self.model.variance
-        gain = drop * (block.residual - effect.level + drop / 2) / variance
-        effect.recovery = max(0.0, effect.recovery + max(-RECOVERY_STEP, min(RECOVERY_STEP, gain)))
-        if effect.recovery >= RECOVERED:
-            self.effect = None
-            self.watch.restart(effect.level, math.sqrt(self.watch.var_constant), self.model)
-            self.creep = LevelCusum()
-
     def _fit_due(self, index: int, block_s: float, s: DriftSettings) -> bool:
         if self.effect is not None or index < self.next_fit or self.learnt_blocks < s.learn_blocks:
             return False
@@ -233,6 +205,7 @@ class Track:
         if self.curve is None:
             self.curve = fit_curve(self.gathered, s.support_samples)
             if self.curve is None:
+                self.next_fit = index + RETRY_BLOCKS
                 return
             self.blocks = self._blocks_gathered(s)
             self.gathered.forget_where(self.curve.knows)
@@ -249,6 +222,7 @@ class Track:
         """What is normal is the middle of what is remembered."""
         self.span = [max(self.first_index, index - week), index]
         self.next_level = index + min(week, index - self.first_index + 1)
+        self.learnt_canaries = self.canaries
         self._shift(median(b.residual for b in self.blocks) if self.blocks else 0.0)
         if first or len(self.blocks) >= USUAL_BLOCKS:
             self.model = fit_wander(self.blocks, metric.least_wander)
@@ -258,6 +232,7 @@ class Track:
         for entry in self.gathered.entries():
             grouped.setdefault(entry.block, []).append(Taken(entry.key, Load(entry.mates, entry.prompts), entry.value))
         found = [self._block(index, taken, s) for index, taken in sorted(grouped.items())]
+        self.held = []
         return [block for block in found if block is not None]
 
     def _shift(self, by: float) -> None:
@@ -295,7 +270,7 @@ class Track:
             hours, needed = self.learnt_blocks * block_s / HOUR_S, max(s.learn_h, s.learn_blocks * block_s / HOUR_S)
             return Armed(what, False, f"learns what is normal: {hours:.1f} of {needed:g} hours with canaries")
         hours = (self.span[1] - self.span[0] + 1) * block_s / HOUR_S
-        return Armed(what, True, f"learnt from {self.canaries} canaries, {hours:.0f} hours, {self.curve.words()}")
+        return Armed(what, True, f"learnt from {self.learnt_canaries} canaries, {hours:.0f} hours, {self.curve.words()}")
 
     def relearn(self) -> None:
         """What is now is normal: the level moves to that of the effect that is open, else to the last half hour's, and is known no better
@@ -317,14 +292,10 @@ class Track:
         """Another configuration runs: keep what is normal under this one, and little else."""
         self.effect = None
         self.blocks = self.blocks[-START_BLOCKS:]
+        self.held = []
         self.gathered = Gathering()
         self.watch.restart(0.0, scatter_of(self.starts)[0], self.model)
         self.creep = LevelCusum()
-
-
-def warning_threshold(s: DriftSettings, block_s: float) -> float:
-    """Evidence from which an effect is a warning."""
-    return log_threshold(warnings_per_month(s), block_s, DETECTORS)
 
 
 def _short(value: float | None) -> float | None:

@@ -96,7 +96,7 @@ def _card_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict
     grouped: dict[str, list[Warned]] = {}
     for warning in [_explained(warning, seen) for warning in seen.warned]:
         grouped.setdefault(_name_of(_cause_of(warning)), []).append(warning)
-    return {name: _of_warnings(name, warnings, held.get(name), now_us) for name, warnings in grouped.items()}
+    return {name: _of_warnings(name, warnings, seen.signs.calm, held.get(name), now_us) for name, warnings in grouped.items()}
 
 
 def _place(sign: str) -> int:
@@ -122,7 +122,7 @@ def _cause_of(warning: Warned) -> Cause:
     return Cause(warning.evidence.get("cause", Cause.UNEXPLAINED))
 
 
-def _of_warnings(name: str, warnings: Sequence[Warned], held: Trouble | None, now_us: int) -> Trouble:
+def _of_warnings(name: str, warnings: Sequence[Warned], calm: Sequence[str], held: Trouble | None, now_us: int) -> Trouble:
     loudest = max(warnings, key=lambda w: (LOUDNESS.index(w.severity), CARD_SCORES.get(_cause_of(w), 0.0), -w.since_us))
     cause, kind = _cause_of(loudest), FAMILY.get(_cause_of(loudest), Kind.SPEED)
     subject = held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
@@ -130,6 +130,7 @@ def _of_warnings(name: str, warnings: Sequence[Warned], held: Trouble | None, no
     evidence = {
         "signs": sorted({w.sign for w in warnings}),
         "cards": sorted({w.subject for w in warnings}),
+        "calm": list(calm),
         **{key: value for key, value in loudest.evidence.items() if key != "cause"},
     }
     told = [w.summary for w in sorted(warnings, key=lambda w: (-LOUDNESS.index(w.severity), _place(w.sign), w.subject))]

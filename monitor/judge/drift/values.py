@@ -35,6 +35,7 @@ class DriftSettings:
     margin_c: float = 5.0  # degrees to a card's own limit, below which it is warned of
     memory_max_c: float | None = None  # where the memory of these cards throttles, for cards that do not tell (a V100: 85)
     residual_c: float = 4.0  # degrees that a card is hotter than its power explains
+    card_step_s: float = 60.0  # cards are judged in steps of this length: the "minutes" of their rules
     clock_sds: float = 4.0  # standard deviations that a card's busy clock is below what it does at this temperature and power
 
 

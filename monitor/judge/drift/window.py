@@ -8,6 +8,7 @@ the shift with its interval. What cannot be compared (a load or a probe that one
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -15,10 +16,10 @@ from typing import NamedTuple
 
 from monitor.judge.drift.load import Load, decode_load, wait_load
 from monitor.judge.drift.values import HOUR_US, DriftSettings, Shift
-from monitor.model import CanaryPoint, Outcome, Phase
+from monitor.model import CanaryPoint
 
-KEPT_BEFORE = 60  # of each probe and load: the last hours
-KEPT_AFTER = 40
+KEPT = 320  # warm good canaries on either side of a change: some hours
+KEPT_BEFORE, KEPT_AFTER = 60, 40  # of each probe and load: the last before, the first after
 LEAST_EACH = 3  # a stratum with fewer on either side is left out
 LEAST_AFTER = 12  # canaries after the change, over all strata, before anything is said
 LEAST_AFTER_US = HOUR_US // 4  # and they cover a quarter of an hour
@@ -47,15 +48,31 @@ class Comparison:
     after: int
 
 
+class Kept(NamedTuple):
+    """Of a canary what a comparison needs. `name`: probe and priority, by their number."""
+
+    known_us: int
+    name: int
+    ttft_ms: float | None
+    queue_ms: float | None
+    e2e_ms: float | None
+    decode_tok_s: float | None
+    completion_tokens: float | None
+    running: float | None
+    waiting: float | None
+    other_prompt_tokens: float | None
+    other_generation_tokens: float | None
+
+
 @dataclass(slots=True)
 class Window:
-    """A change: from which configuration to which, and the canaries on both sides by channel, probe and load."""
+    """A change: from which configuration to which, and the canaries on both sides."""
 
     before_digest: str
     after_digest: str
     changed_us: int
-    before: dict[str, list[Value]] = field(default_factory=dict)
-    after: dict[str, list[Value]] = field(default_factory=dict)
+    before: list[Kept] = field(default_factory=list)
+    after: list[Kept] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -63,30 +80,42 @@ class ChangeWindow:
     """Keeps what came before, opens at a change, compares."""
 
     digest: str | None = None
-    recent: dict[str, list[Value]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    recent: list[Kept] = field(default_factory=list)
     window: Window | None = None
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:  # noqa: ARG002 - fed like the other parts
-        """Take in one canary; only warm good ones count."""
-        if p.outcome != Outcome.OK or p.phase != Phase.WARM:
+        """Take in one canary; only warm good ones count. Cheap: what they are worth is only asked at a change."""
+        if p.outcome != "ok" or p.phase != "warm":
             return
         if p.fingerprint is not None and p.fingerprint != self.digest:
             if self.digest is not None:
                 self.open(self.digest, p.fingerprint, p.at_us)
             self.digest = p.fingerprint
-        for stratum, value in _values(p):
-            _keep(self.recent, stratum, value, KEPT_BEFORE)
-            if self.window is not None and len(self.window.after.get(stratum, ())) < KEPT_AFTER:
-                _keep(self.window.after, stratum, value, KEPT_AFTER)
+        kept = Kept(
+            p.known_us, self._number(p), p.ttft_ms, p.queue_ms, p.e2e_ms, p.decode_tok_s, p.completion_tokens, p.running, p.waiting,
+            p.other_prompt_tokens, p.other_generation_tokens,
+        )  # fmt: skip
+        self.recent.append(kept)
+        if len(self.recent) > KEPT:
+            del self.recent[0]
+        if self.window is not None and len(self.window.after) < KEPT:
+            self.window.after.append(kept)
+
+    def _number(self, p: CanaryPoint) -> int:
+        name = p.probe if p.priority is None else f"{p.probe} at priority {p.priority}"
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
 
     def open(self, before: str, after: str, at_us: int) -> None:
         """A change: what was seen until now is the reference, and stays as it is. Back within a window: its reference goes on."""
         kept = self.window
         if kept is not None and kept.before_digest == after:  # rolled back: compare with what was before the way back
             kept = None
-        reference = kept.before if kept is not None and not _enough(kept) else self.recent
-        self.window = Window(before, after, at_us, {name: list(values) for name, values in reference.items()})
-        self.recent = {}
+        reference = kept.before if kept is not None and len(kept.after) < LEAST_AFTER else self.recent
+        self.window = Window(before, after, at_us, list(reference))
+        self.recent = []
 
     def advance(self, now_us: int, settings: DriftSettings) -> None:  # noqa: ARG002 - told the time like the other parts
         """A window closes after a day; what was compared by then is known."""
@@ -100,46 +129,50 @@ class ChangeWindow:
 
     def armed(self, settings: DriftSettings) -> bool:  # noqa: ARG002
         """Whether a change that comes now could be compared with something."""
-        return any(len(values) >= LEAST_EACH for values in self.recent.values())
+        return any(len(values) >= LEAST_EACH for values in _strata(self.recent).values())
 
 
 METRICS = {"decode": "decode_tok_s", "ttft": "ttft_ms"}
 
 
-def _values(p: CanaryPoint) -> Iterable[tuple[str, Value]]:
+def _strata(kept: Iterable[Kept]) -> dict[str, list[Value]]:
+    """By channel, probe and load, in the order of time."""
+    strata: dict[str, list[Value]] = {}
+    for one in kept:
+        for name, value in _values(one):
+            strata.setdefault(name, []).append(value)
+    return strata
+
+
+def _values(kept: Kept) -> Iterable[tuple[str, Value]]:
     """The strata that a canary belongs to, with its values."""
+    p = CanaryPoint(
+        kept.known_us, kept.known_us, ttft_ms=kept.ttft_ms, queue_ms=kept.queue_ms, e2e_ms=kept.e2e_ms, decode_tok_s=kept.decode_tok_s,
+        completion_tokens=kept.completion_tokens, running=kept.running, waiting=kept.waiting,
+        other_prompt_tokens=kept.other_prompt_tokens, other_generation_tokens=kept.other_generation_tokens,
+    )  # fmt: skip
     if p.decode_tok_s is not None and 0 < p.decode_tok_s < math.inf and (p.completion_tokens is None or p.completion_tokens >= 8):
-        yield _stratum("decode", p, decode_load(p)), Value(p.known_us, round(math.log(p.decode_tok_s), 6))
+        yield _stratum("decode", kept.name, decode_load(p)), Value(p.known_us, round(math.log(p.decode_tok_s), 6))
     wait = None if p.ttft_ms is None else p.ttft_ms - (p.queue_ms or 0.0)
     if wait is not None and 0 < wait < math.inf:
-        yield _stratum("ttft", p, wait_load(p)), Value(p.known_us, round(-math.log(wait), 6))
+        yield _stratum("ttft", kept.name, wait_load(p)), Value(p.known_us, round(-math.log(wait), 6))
 
 
-def _stratum(channel: str, p: CanaryPoint, load: Load) -> str:
+def _stratum(channel: str, name: int, load: Load) -> str:
     mates = "?" if load.mates is None else str(int(load.mates / LOAD_BIN))
     prompts = "?" if load.prompts is None else str(int(load.prompts / (2 * LOAD_BIN)))
-    return f"{channel} {mates} {prompts} {p.priority} {p.probe}"
-
-
-def _keep(kept: dict[str, list[Value]], stratum: str, value: Value, most: int) -> None:
-    values = kept.setdefault(stratum, [])
-    values.append(value)
-    if len(values) > most:
-        del values[0]
-
-
-def _enough(window: Window) -> bool:
-    return sum(len(v) for name, v in window.after.items() if name.startswith("decode")) >= LEAST_AFTER
+    return f"{channel} {mates} {prompts} {name}"
 
 
 def _compare(channel: str, metric: str, window: Window, settings: DriftSettings) -> Comparison:
+    earlier, later = _strata(window.before), _strata(window.after)
     pairs = [
-        ([v.value for v in window.before[name]], [v.value for v in after])
-        for name, after in sorted(window.after.items())
-        if name.startswith(channel) and len(after) >= LEAST_EACH and len(window.before.get(name, ())) >= LEAST_EACH
+        ([v.value for v in earlier[name][-KEPT_BEFORE:]], [v.value for v in after[:KEPT_AFTER]])
+        for name, after in sorted(later.items())
+        if name.startswith(channel) and len(after) >= LEAST_EACH and len(earlier.get(name, ())) >= LEAST_EACH
     ]
     before, after_n = sum(len(b) for b, _ in pairs), sum(len(a) for _, a in pairs)
-    times = [v.known_us for name, values in window.after.items() if name.startswith(channel) for v in values]
+    times = [v.known_us for name, values in later.items() if name.startswith(channel) for v in values]
     if after_n < LEAST_AFTER or max(times) - min(times) < LEAST_AFTER_US:
         return Comparison(channel, "not enough yet", None, None, before, after_n)
     estimate, half = hodges_lehmann(pairs)
@@ -182,7 +215,8 @@ def rank_test(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> floa
     centred, variance = 0.0, 0.0
     for before, after in strata:
         m, n = len(before), len(after)
-        wins = sum((a > b) + 0.5 * (a == b) for a in after for b in before)
+        ordered = sorted(before)
+        wins = sum(bisect_left(ordered, a) + bisect_right(ordered, a) for a in after) / 2
         centred += wins - m * n / 2
         variance += m * n * (m + n + 1) / 12
     return math.erfc(abs(centred) / math.sqrt(2 * variance)) if variance > 0 else 1.0

@@ -10,7 +10,7 @@ from serverstories import QUICK, START_US, ServerStory, State, feed
 
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.values import HOUR_US, DriftSettings
-from monitor.model import Cause, Kind, Severity
+from monitor.model import CardPoint, Cause, Kind, Severity
 
 STATE = TypeAdapter(Detector)
 
@@ -141,6 +141,15 @@ def test_what_is_armed_is_said_of_every_part() -> None:
     assert armed["decode rate"]
     assert armed["throttling of card GPU-1"]
     assert not {a.what: a.armed for a in detector.armed(DriftSettings())}["workload"]
+
+
+def test_a_card_that_was_replaced_is_forgotten_after_a_week() -> None:
+    detector = Detector()
+    for day, uuid in ((0, "GPU-old"), (1, "GPU-new"), (9, "GPU-newest")):
+        at_us = START_US + day * 24 * HOUR_US
+        detector.observe(CardPoint(at_us, uuid, util=0.9, temp_c=60.0), QUICK)
+        detector.advance(at_us + HOUR_US, QUICK)
+    assert list(detector.cards) == ["GPU-newest"]
 
 
 def test_advance_says_whether_there_is_anything_new_to_tell() -> None:

@@ -312,3 +312,30 @@ def test_a_single_canary_and_a_constant_series_raise_nothing() -> None:
     fed(channel, iter([CanaryPoint(0, 1_000_000, "p", decode_tok_s=50.0, completion_tokens=128.0)]))
     constant = (CanaryPoint(m * MINUTE_US, m * MINUTE_US + 1, "p", decode_tok_s=50.0, completion_tokens=128.0) for m in range(1, 2 * DAY))
     assert not effects(fed(channel, constant)) and channel.armed(SETTINGS)[0].armed
+
+
+def test_canaries_too_few_for_a_block_wait_for_more(trained: bytes) -> None:
+    seldom = (p for i, p in enumerate(canaries(range(LEARNT, LEARNT + 3 * HOUR), factor=step(LEARNT, 0.95))) if i % 4 == 0)
+    assert effects(fed(again(trained), seldom))["decode"].shift.change_pct == pytest.approx(-5, abs=1)
+
+
+def test_a_canary_every_ten_minutes_learns_and_finds_too() -> None:
+    rare = (p for i, p in enumerate(canaries(range(2 * DAY + 4 * HOUR), factor=step(2 * DAY, 0.93))) if i % 10 == 0)
+    channel = fed(SpeedChannel(), rare)
+    assert channel.armed(SETTINGS)[0].armed
+    assert effects(channel)["decode"].shift.change_pct == pytest.approx(-7, abs=1)
+
+
+def test_it_is_not_armed_while_no_load_was_met_often_enough() -> None:
+    strict = DriftSettings(support_samples=1000)
+    assert not fed(SpeedChannel(), canaries(range(15 * HOUR)), strict).armed(strict)[0].armed
+    assert fed(SpeedChannel(), canaries(range(18 * HOUR)), strict).armed(strict)[0].armed
+
+
+def test_readings_without_canaries_are_not_kept() -> None:
+    channel = fed(SpeedChannel(), canaries(range(10)))
+    for i in range(5000):
+        at_us = START_US + 10 * MINUTE_US + i * 15_000_000
+        channel.server(ServerPoint(at_us, running=8.0, engine_steps=1500.0 * i, generation_tokens=12000.0 * i, prompt_tokens=0.0), SETTINGS)
+        channel.advance(at_us, SETTINGS)
+    assert len(channel.rates) < 50

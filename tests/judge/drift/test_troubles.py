@@ -43,7 +43,7 @@ def seen(
     **more: Any,
 ) -> Seen:
     by_channel = {e.channel: e for e in effects}
-    signs = Signs(by_channel, (), (card,), flow, since_us=NOW_US, digest_changed_us=more.get("changed_us"))
+    signs = Signs(by_channel, more.pop("calm", ()), (card,), flow, since_us=NOW_US, digest_changed_us=more.get("changed_us"))
     return Seen(by_channel, levels or {}, warnings, signs, **more)
 
 
@@ -56,10 +56,16 @@ def findings(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> 
 
 
 def test_an_early_warning_stands_alone_before_anything_is_felt() -> None:
-    (found,) = findings(seen(warnings=[warned()], card=HOT))
+    (found,) = findings(seen(warnings=[warned()], card=HOT, calm=("decode",)))
     assert (found.kind, found.subject, found.cause, found.severity) == (Kind.THERMAL, "GPU-1", Cause.HEAT, Severity.WARNING)
     assert "not felt yet" in found.summary
     assert "expect decode -2 %" in found.summary
+
+
+def test_nothing_is_said_of_what_is_felt_while_speed_still_learns() -> None:
+    (found,) = findings(seen(warnings=[warned()], card=HOT))
+    assert "not felt yet" not in found.summary
+    assert "cannot be told yet" in found.summary
 
 
 def test_the_warning_and_the_slow_decoding_that_follows_are_one_incident_that_gets_louder() -> None:

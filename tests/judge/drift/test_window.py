@@ -76,7 +76,7 @@ def test_what_was_before_stays_as_it_was() -> None:
     for point in canaries(range(CHANGE, CHANGE + 300), factor=step(0, 0.9), fingerprint="two"):
         window.canary(point, SETTINGS)
     assert window.window is not None
-    assert max(v.known_us for values in window.window.before.values() for v in values) < START_US + CHANGE * MINUTE_US
+    assert max(kept.known_us for kept in window.window.before) < START_US + CHANGE * MINUTE_US
 
 
 def test_a_second_change_before_anything_is_known_compares_with_what_was_before_both() -> None:
@@ -138,3 +138,11 @@ def test_a_dump_in_the_middle_changes_nothing() -> None:
     for point in canaries(range(50, 80), fingerprint="two"):
         window.canary(point, SETTINGS)
     assert adapter.validate_json(adapter.dump_json(window)) == window
+
+
+def test_what_is_kept_is_bounded() -> None:
+    window = ChangeWindow()
+    for point in canaries(range(2 * CHANGE), running=mixed, probes=tuple("abcd")):
+        changed = "two" if point.at_us >= START_US + CHANGE * MINUTE_US else "one"
+        window.canary(point._replace(fingerprint=changed), SETTINGS)
+    assert len(TypeAdapter(ChangeWindow).dump_json(window)) < 200_000

@@ -1,0 +1,67 @@
+"""Time to first token: the product's coarser channel on simulated months, as detection_ours.py has it for the decode rate.
+
+ln(wait) = ln(100 ms) + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 3 %) + noise of Student's t with 5 degrees (scale 10 %; over three
+runs of real servers the coefficient of variation has a 90th percentile of 20 %) + 0.4 % of canaries one and a half to three times as slow.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.pool import Pool
+
+import numpy as np
+from detection_ours import ANSWER_US, MONTH, RESTART_SD, SETTINGS, onsets
+from driftseries import DAY, LEARN, Floats, ou
+
+from monitor.judge.drift.speed import SpeedChannel
+from monitor.judge.drift.values import MINUTE_US
+from monitor.model import CanaryPoint
+
+WANDER, NOISE = 0.03, 0.10
+FACTORS = (1.2, 1.5, 3.0)
+
+
+def waits(seed: int) -> Floats:
+    """Milliseconds, minute by minute."""
+    rng = np.random.default_rng([seed, 5])
+    n = LEARN + MONTH + DAY
+    outliers = np.where(rng.random(n) < 0.004, np.log(rng.uniform(1.5, 3.0, n)), 0.0)
+    return np.asarray(np.exp(np.log(100.0) + WANDER * ou(rng, n, 40.0) + NOISE * rng.standard_t(5, n) + outliers))
+
+
+def feed(channel: SpeedChannel, values: Floats, begin: int) -> Iterator[int]:
+    """Each minute in which an effect stands."""
+    for minute, wait_ms in enumerate(values.tolist(), begin):
+        at = minute * MINUTE_US
+        channel.canary(CanaryPoint(at, at + ANSWER_US, "p", "chat", ttft_ms=wait_ms, running=0.0, fingerprint="a"), SETTINGS)
+        if at + ANSWER_US >= channel.canaries.due_us:
+            channel.advance(at + ANSWER_US, SETTINGS)
+            if channel.references[-1].ttft.effect is not None:
+                yield minute
+
+
+def one(seed: int) -> tuple[int, dict[float, list[int | None]]]:
+    """False alarms of a month, and the delay of each onset by factor."""
+    values, channel = waits(seed), SpeedChannel()
+    list(feed(channel, values[:LEARN], 0))
+    alarms, begun = 0, LEARN
+    delays: dict[float, list[int | None]] = {factor: [] for factor in FACTORS}
+    for onset in (*onsets(seed), LEARN + MONTH):
+        for _ in feed(channel, values[begun:onset], begun):
+            track = channel.references[-1].ttft
+            alarms, track.effect, track.creep.total = alarms + 1, None, 0.0
+            track.watch.restart(0.0, RESTART_SD, track.model)
+        begun, saved = onset, pickle.dumps(channel)
+        for factor in FACTORS if onset < LEARN + MONTH else ():
+            copy: SpeedChannel = pickle.loads(saved)  # our own bytes of a moment ago
+            raised = next(feed(copy, values[onset : onset + DAY] * factor, onset), None)
+            delays[factor].append(None if raised is None else raised - onset)
+    return alarms, delays
+
+
+def measured(pool: Pool, seeds: int) -> tuple[float, dict[float, list[int | None]]]:
+    """False alarms in 30 days, and all delays by factor."""
+    results = pool.map(partial(one), range(seeds))
+    return sum(r[0] for r in results) / seeds, {factor: [d for r in results for d in r[1][factor]] for factor in FACTORS}

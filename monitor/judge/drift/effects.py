@@ -1,0 +1,51 @@
+"""What a channel looks for, and an effect from when it is raised until it is over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from monitor.judge.drift.cusum import log_threshold, warnings_per_month
+from monitor.judge.drift.values import DriftSettings
+
+DETECTORS = 6  # two for each of three channels
+RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
+RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
+
+
+class Metric(NamedTuple):
+    """What is fixed for a channel. Logarithms, as positive numbers."""
+
+    channel: str
+    name: str  # of the sample's field
+    drops: tuple[float, float]  # the sizes looked for
+    practical: float  # less is nobody's business
+    page: float  # so much is a page
+    sign: int  # +1: the field rises when things get better
+    least_wander: float  # standard deviation of the wander is taken to be at least this
+
+
+@dataclass(slots=True)
+class OpenEffect:
+    """An effect that was raised and has not gone away."""
+
+    onset: int
+    raised: int
+    level: float  # of the residual before it
+    drop: float  # when it was raised, logarithm, positive
+    evidence: float
+    threshold: float
+    recovery: float = 0.0
+
+    def recovered(self, residual: float, variance: float, metric: Metric) -> bool:
+        """One more block: is it back to normal, against as it was? A CUSUM on the likelihood ratio, block by block, clipped."""
+        drop = min(self.drop, 3 * metric.drops[1])
+        gain = drop * (residual - self.level + drop / 2) / variance
+        self.recovery = max(0.0, self.recovery + max(-RECOVERY_STEP, min(RECOVERY_STEP, gain)))
+        return self.recovery >= RECOVERED
+
+
+def warning_threshold(s: DriftSettings, block_s: float) -> float:
+    """Evidence from which an effect is a warning."""
+    return log_threshold(warnings_per_month(s), block_s, DETECTORS)
