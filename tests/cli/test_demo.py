@@ -57,7 +57,8 @@ class TestDemo:
 
     def test_its_chapters_come_in_order_and_the_time_scale_is_said(self, demo: Told) -> None:
         marks = ["heat moves 30 times faster", "1. Warm reference", "2. A batch job arrives", "queue_cap", "3. The card heats", "hot: card"]
-        marks += ["decode fell to", "thermal, warning, cause heat", "cooled: card", "4. The configuration changes", "max_model_len 8192 → 4096", "webhook received: opened"]
+        marks += ["decode fell to", "thermal, warning, cause heat", "cooled: card"]
+        marks += ["4. The configuration changes", "max_model_len 8192 → 4096", "webhook received: opened"]
         places = [demo.text.find(mark) for mark in marks]
         assert -1 not in places, demo.text
         assert places == sorted(places)
