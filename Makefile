@@ -48,6 +48,9 @@ bench: $(INSTALLED_DEV)
 proof: $(INSTALLED_DEV)
 	tests/vllm/install.sh
 	$(BIN)/python benchmarks/queue_shape.py
+	$(BIN)/python benchmarks/drift_vllm.py
+	$(BIN)/python benchmarks/quality.py
+	$(BIN)/python benchmarks/quality_vllm.py
 
 ## make lint          ruff, mypy and the import rules
 lint: $(INSTALLED_DEV)

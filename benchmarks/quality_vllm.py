@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/quality_vllm.py [--canaries 500] [--repetitions 200] [--work DIR]
 
-Writes its part of docs/quality.md. About 40 minutes on two quiet cores; what has been measured is kept in DIR (beside the vLLM environment
-unless given), so that a run that was stopped goes on where it was, until commit or numbers change. One server at a time, three starts:
+Writes its part of docs/quality.md. An estimated 40 minutes on two quiet cores, and many times that beside other work. What has been
+measured is kept in DIR (beside the vLLM environment unless given), so that a run that was stopped goes on where it was, until the
+product (the committed monitor/) or the numbers change. One server at a time, three starts:
 
 1. the original: pinned, half of the repeats in company; then the canaries by `vllm-canary probe`, half of them beside requests that leave
    one slot free; then the repetitions of three rounds, each judged as the daemon does (verdicts and model shift);
@@ -228,7 +229,6 @@ def repetitions(judge: Judge, kept: Kept, step: str, url: str, wanted: int) -> N
 
 def measure(bed: Bed, kept: Kept, wanted: int, times: int) -> None:
     """What is still missing."""
-    judge: Judge | None = None
     if kept.fresh or len(kept.of("canaries")) < wanted or len(kept.of("original")) < times:
         url = bed.serve(MODEL)
         if kept.fresh:
@@ -236,14 +236,12 @@ def measure(bed: Bed, kept: Kept, wanted: int, times: int) -> None:
                 bed.canary.run("pin", name, "--reason", "as it was trained", "--repeats", str(PIN_REPEATS), "--under-load")
                 say(f"pinned {name}")
             kept.add("pinned", {"at": time.time()})
-        judge = judge_of(bed.canary)
         canaries(bed, kept, url, wanted)
-        repetitions(judge, kept, "original", url, times)
-    judge = judge or judge_of(bed.canary)
+        repetitions(judge_of(bed.canary), kept, "original", url, times)
     if len(kept.of("int4")) < times:
-        repetitions(judge, kept, "int4", bed.serve(bed.variant("int4")), times)
+        repetitions(judge_of(bed.canary), kept, "int4", bed.serve(bed.variant("int4")), times)
     if not kept.of("no-bos"):
-        kept.add("no-bos", asyncio.run(judge.rounds(bed.serve(bed.variant("no-bos")), 1)))
+        kept.add("no-bos", asyncio.run(judge_of(bed.canary).rounds(bed.serve(bed.variant("no-bos")), 1)))
     bed.stop()
 
 
@@ -321,12 +319,13 @@ def main() -> int:
     installed = subprocess.run([str(ROOT / "tests" / "vllm" / "install.sh")], capture_output=True, text=True, check=True)
     venv = Path(installed.stdout.splitlines()[-1])
     work = o.work or venv.parent / "quality-proof"
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    setting = {"commit": commit, "canaries": o.canaries, "repetitions": o.repetitions}
+    product = subprocess.run(["git", "rev-parse", "HEAD:monitor"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    setting = {"product": product, "canaries": o.canaries, "repetitions": o.repetitions}
     work.mkdir(parents=True, exist_ok=True)
     kept = Kept(work / "measured.json", setting)
     if kept.fresh:
         shutil.rmtree(work / "canary", ignore_errors=True)
+        (work / "measured.json").unlink(missing_ok=True)
     else:
         say(f"going on with what was measured before in {work}")
     port, home = free_port(), work / "canary"
