@@ -47,6 +47,7 @@ bench: $(INSTALLED_DEV)
 ## make proof         what proves itself only in minutes on a real vLLM; writes docs/proof.md
 proof: $(INSTALLED_DEV)
 	tests/vllm/install.sh
+	$(BIN)/python -m pytest -v -s -m vllm tests/vllm/test_main_job.py
 	$(BIN)/python benchmarks/queue_shape.py
 	$(BIN)/python benchmarks/drift_vllm.py
 	$(BIN)/python benchmarks/quality.py

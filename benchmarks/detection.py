@@ -31,6 +31,7 @@ PEERS = {
     "otava": ("numpy==2.2.0", "apache-otava==0.8.0"),
 }
 PAGE = ROOT / "docs" / "detection.md"
+KEPT = CACHE / "detection" / "others"
 BEGIN, END = "<!-- begin: detection -->", "<!-- end: detection -->"
 
 
@@ -51,7 +52,7 @@ def key() -> str:
     digest = hashlib.sha256()
     names = ("blocks", "load", "curve", "curvefit", "cusum", "wander", "offsets", "dating", "effects", "track", "speed")
     sources = [ROOT / "monitor/judge/drift" / f"{name}.py" for name in names]
-    for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours", "detection_peers"))]:
+    for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -93,7 +94,7 @@ def report(o: argparse.Namespace) -> str:
     for which in PEERS:
         run_peers(which, folders, o.jobs)
     heading = f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC at commit {commit()} by `benchmarks/detection.py`; {machine()}."
-    parts = [heading, months_section(work, folders, [w for w in (Way(3), Way(1, True)) if o.extra_seeds], o.extra_seeds)]
+    parts = [heading, months_section(work, folders, [w for w in (Way(3), Way(1, True)) if o.extra_seeds], o.extra_seeds, KEPT)]
     parts += [ttft_section(o.jobs, o.extra_seeds), levels_section(o.jobs), series_section(o.data)]
     return "\n\n".join(parts)
 
@@ -105,9 +106,12 @@ def name(way: object) -> str:
 
 def run_peers(which: str, folders: list[Path], jobs: int) -> None:
     """The other detectors, in their own environment."""
-    missing = [str(folder) for folder in folders if not (folder / f"{which}.json").exists()]
+    from detection_peers import result_path  # noqa: PLC0415
+
+    missing = [str(folder) for folder in folders if not result_path(which, KEPT, folder).exists()]
     if missing:
-        command = [str(environment(which)), str(HERE / "detection_peers.py"), "--which", which, "--jobs", str(jobs), *missing]
+        command = [str(environment(which)), str(HERE / "detection_peers.py"), "--which", which, "--out", str(KEPT), "--jobs", str(jobs)]
+        command += missing
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             for i, _ in enumerate(process.stdout or ()):
                 print(f"\r{which}: {i + 1} of {len(missing)} targets", end="", file=sys.stderr, flush=True)

@@ -1,10 +1,11 @@
 """Other detectors on the series that detection.py has prepared; run by it, in an environment of their own.
 
-    python benchmarks/detection_peers.py --which river|otava FOLDER [FOLDER …]
+    python benchmarks/detection_peers.py --which river|otava --out FOLDER FOLDER [FOLDER …]
 
 Each FOLDER holds one simulated target (series.npz): canaries a minute, raw and with the product's own load curve taken out ("residual":
 learnt in the first seven days, then left alone; NaN where the load was not known), and the minutes at which drops are put in. Written
-there: river.json or otava.json, for each detector the alarms of the healthy month and the delays of every drop.
+into --out, under a name made of the series and of this program: for each detector the alarms of the healthy month and the delays of every
+drop. A change of the product that leaves the series alone leaves these results alone.
 
 Every detector sees what it would see in use: blocks of five minutes (median of at least three canaries; Otava: of fifteen minutes), its
 scale from the seven days of learning, and starts again after an alarm. Rising values are no alarm where a detector can tell.
@@ -13,6 +14,7 @@ scale from the seven days of learning, and starts again after an alarm. Rising v
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import warnings
@@ -28,10 +30,10 @@ from driftseries import DAY, LEARN, SCENARIOS, Floats, drop
 
 BLOCK = 5  # minutes
 OTAVA_BLOCK = 15
-OTAVA_WINDOW = 96  # points: a day
+OTAVA_WINDOW = 72  # points: eighteen hours
 KERNEL_WINDOW = 288  # blocks: a day
 KERNEL_EVERY = 12  # blocks: an hour
-WARM = 3 * DAY  # minutes before a drop from which a detector is fed
+WARM = 2 * DAY  # minutes before a drop from which a detector is fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
 
 
 def otava(max_pvalue: float, min_magnitude: float, values: Floats, scale: Scale) -> Iterator[int]:
-    """Apache Otava over the last day, with every new point: a new change to lower values is an alarm. (0.8.0 fails on arrays: a list.)"""
+    """Apache Otava over the last 18 hours, with every new point: a new change to lower values is an alarm. (It fails on arrays.)"""
     from otava.analysis import compute_change_points  # noqa: PLC0415 - the other environment has none
 
     told = -1
@@ -204,9 +206,16 @@ def measure(detector: Detector, minutes: Floats, size: int, onsets: list[int]) -
     return {"alarms": alarms, "delays": delays}
 
 
-def one(which: str, folder: Path) -> str:
+def result_path(which: str, kept: Path, folder: Path) -> Path:
+    """Where the results on one target lie."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest.update((folder / "series.npz").read_bytes())
+    return kept / f"{which}-{digest.hexdigest()[:16]}.json"
+
+
+def one(which: str, kept: Path, folder: Path) -> str:
     """Every detector on one target, unless it was done before."""
-    out = folder / f"{which}.json"
+    out = result_path(which, kept, folder)
     if not out.exists():
         data = np.load(folder / "series.npz")
         onsets = [int(v) for v in data["onsets"]]
@@ -221,11 +230,13 @@ def main() -> int:
     """One line for each target that is done."""
     parser = argparse.ArgumentParser(description="other detectors on prepared series")
     parser.add_argument("--which", choices=sorted(WHICH), required=True)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("folders", nargs="+", type=Path)
     o = parser.parse_args()
+    o.out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(o.jobs) as pool:
-        for done in pool.map(partial(one, o.which), o.folders):
+        for done in pool.map(partial(one, o.which, o.out), o.folders):
             print(done, flush=True)
     return 0
 

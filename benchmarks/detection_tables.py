@@ -13,6 +13,7 @@ import detection_levels
 import detection_series
 import detection_ttft
 from detection_ours import ONSETS, Way
+from detection_peers import result_path
 from driftseries import SCENARIOS
 
 NEVER = 10**6  # minutes: not found within a day
@@ -37,7 +38,7 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def months_section(work: Path, folders: Sequence[Path], ways: Sequence[Way], extra: int) -> str:
+def months_section(work: Path, folders: Sequence[Path], ways: Sequence[Way], extra: int, kept: Path) -> str:
     """False alarms and delays of the product and of the others."""
     parts = [
         "### Decode rate: false alarms and delays",
@@ -53,7 +54,7 @@ def months_section(work: Path, folders: Sequence[Path], ways: Sequence[Way], ext
             said = "four times as often under suspicion" if way.boost else f"{way.probes} probes a minute"
             rows.append(_ours_row(f"the product, {said} ({len(found)} months)", found))
         for which in ("river", "otava"):
-            rows += _peer_rows([json.loads((folder / f"{which}.json").read_text()) for folder in mine])
+            rows += _peer_rows([json.loads(result_path(which, kept, folder).read_text()) for folder in mine])
         parts += [f"#### {what}, {len(mine)} target-months", table(("detector", "false alarms in 30 d", *SCENARIOS), rows)]
         parts += [_marks(kind, ours)]
     return "\n\n".join(parts)

@@ -67,9 +67,17 @@ clocks and throttle counters follow a two-pole model; a DCGM exporter's page sho
 `--thermal-speed` times faster. `GET` and `POST /-/control` show and switch everything while it runs, for example
 `{"max_model_len": 4096, "restart": true}` or `{"scenario": "heat"}`. Same scenario and seed, same story.
 
-    vllm-canary simulate --scenario heat --export heat.csv --hours 72
+A card's `cooling` is a factor on the thermal resistance between its die and the air, without what lies inside the die: so at
+`cooling: 2.6` a GeForce stays somewhat cooler than a card would whose whole resistance were 2.6 times as large, and throttles later.
 
-writes the samples (and `heat.readings.csv`) that a daemon would have stored, in virtual time.
+    vllm-canary simulate --scenario heat --export heat.csv --hours 72 --onset 60
+
+writes the samples (and `heat.readings.csv`) that a daemon would have stored, in virtual time: the same engine, cards and scenarios, where
+many equal steps are taken at once. `--onset` says after how many hours the scenario begins (half of them otherwise). Samples are uneven
+as those of an idle server are (decode rate some tenths of a per cent, now and then one that is slow, a slow wander, no drift), looks at
+the cards too (power by 1.5 %, the air of the room by some tenths of a degree). Answers are judged as by a daemon whose pins were taken
+from the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and `logprob_shift` are filled for every probe
+that asks for log-probabilities.
 
 ## Scenarios
 

@@ -24,7 +24,9 @@ VOCABULARY = Vocabulary(TEXTS)
 
 MAX_LOGPROBS = 20  # vLLM's --max-logprobs
 BATCH_NOISE = 0.02  # nat; drift of up to 0.026 was reported for another batch or cache state (vLLM #40896)
-INT4_SHIFT, INT4_NOISE = 0.7, 0.4  # nat off the margin to the runner-up, and its spread; a choice of the simulator
+#: Nat on the margin of each alternative, and its spread; a choice of the simulator. Another training knows the same words, but weighs
+#: them otherwise; rounding to four bits brings what was unlikely nearer.
+MOVES: Mapping[str, tuple[float, float]] = {"int4": (-0.7, 0.4), "new-weights": (0.0, 0.8)}
 _FILLER = tuple(VOCABULARY.encode(FILLER.strip()))
 _KNOWN = {**SURE, **SHIPPED}
 _ROLES: Mapping[str, int] = {"user": USER, "assistant": ASSISTANT}
@@ -173,8 +175,7 @@ class LanguageModel:
 
     def _rank(self, question: str, has_bos: bool, place: int, token: int, batch: int) -> tuple[Scored, ...]:
         """The scores of one place: the chosen token at the top, others at margins below it, the rest of the mass nowhere named."""
-        weights = "new-weights" if self.variant == "new-weights" else "old"
-        chance = _chance(f"{weights}/{self.seed}/{has_bos}/{question}/{place}/{token}")
+        chance = _chance(f"old/{self.seed}/{has_bos}/{question}/{place}/{token}")
         sure = _asked(question) in _KNOWN
         margin = chance.uniform(7.0, 8.6) if sure else chance.uniform(0.7, 4.0)
         tie = self._tie_token(_asked(question), place, token)
@@ -193,11 +194,11 @@ class LanguageModel:
         return (Scored(token, -log(mass), 1), *(Scored(o, -log(mass) - m, i) for i, (m, o) in enumerate(ranked, 2)))
 
     def _moved(self, margins: Sequence[float], batch: int, place: str, tied: bool) -> list[float]:
-        """Margins as rounding of the weights and the company in the batch move them; the first never below the chosen token."""
+        """Margins as other weights and the company in the batch move them; the first never below the chosen token."""
         moved = list(margins)
-        if self.variant == "int4":
-            chance = _chance(f"int4/{self.seed}/{place}")
-            moved = [m if tied and i == 0 else m + chance.gauss(-INT4_SHIFT, INT4_NOISE) for i, m in enumerate(moved)]
+        if self.variant in MOVES:
+            chance, (shift, noise) = _chance(f"{self.variant}/{self.seed}/{place}"), MOVES[self.variant]
+            moved = [m if tied and i == 0 else m + chance.gauss(shift, noise) for i, m in enumerate(moved)]
         if batch > 1:
             chance = _chance(f"batch/{self.seed}/{batch}/{place}")
             moved = [m + chance.gauss(0.0, BATCH_NOISE) for m in moved]

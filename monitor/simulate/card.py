@@ -119,4 +119,4 @@ class Card(CardPhysics):
         return round(min(self.model_mib + self.neighbour_mib, kind.vram_mib)) if kind.shows_memory else None
 
     def _reasons(self, capped: bool) -> int:
-        return self._working_reasons(capped) if self._idle_s == 0 else GPU_IDLE
+        return self._working_reasons(capped) if self._idle_s == 0 else self._idle_reasons or GPU_IDLE

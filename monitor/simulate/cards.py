@@ -94,6 +94,7 @@ KINDS: Mapping[str, CardKind] = {
             0.030, 5, 0.100, 80, 28, 83, 92, 5, 55, 0.45, 0.85, 9501, 24, 110, 24576, 936, 71, "GPU-d100c0de",
             shows_memory_temp=False, shows_margin=False,
             # The bit stands in nearly every decode sample of a healthy one (github.com/ashalliants/ninfer-3090/issues/72): no fault.
+            # At idle it stands as well, without the idle bit, in a capture of nvidia-smi of an RTX 2080 Super; assumed to be so here.
             power_cap_bit="always",
         ),
         CardKind(

@@ -80,6 +80,9 @@ def export(
         raise ExportError(f"the scenario would begin after {onset_hours:g} h, but the history has {hours:g} h; let it begin within them")
     world = make_world(gpus, seed, thermal_speed, EPOCH.timestamp(), LeapingWorld, LookedAtCard)
     assert isinstance(world, LeapingWorld)  # noqa: S101 - for the type checker
+    for card in world.cards:
+        if isinstance(card, LookedAtCard):
+            card.seed(seed)
     world.set("cold_s", COLD_S)
     story = switch(world, scenario, onset_hours * 3600)
     visitor, probes = Visitor(world, TARGET, Noise(seed)), shipped_probes()

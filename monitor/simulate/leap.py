@@ -146,7 +146,13 @@ class LeapingWorld(World):
         self._stepped_s = end_s
         if start_s > self._told_s:
             self._note(start_s, 0.0, 0.0)
-        self._note(end_s, busy, prefill_share)
+        dt_s = end_s - self._told_s
+        if dt_s > 0:
+            self._told_s, self._span_s = end_s, self._span_s + dt_s
+            self._busy_s += dt_s * busy
+            self._prefill_s += dt_s * busy * prefill_share
+            if self._span_s >= RAMPED_S or (self._span_s >= CARD_STEP_S and end_s < self._worked_since_s + RAMPED_S):
+                self._tell()
 
     def tell(self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None) -> None:
         """Tokens of equal steps, the last of them now."""
@@ -230,7 +236,7 @@ class LeapingWorld(World):
         """Whether all that run decode, and those that wait are like any other."""
         engine, config = self.engine, self.config
         running = engine.scheduler.running
-        if config.frozen or config.dead or len(parts) != len(running):
+        if config.frozen or config.dead or config.asleep or len(parts) != len(running):
             return False
         if not all(part.decodes and part.handle.state is State.RUNNING for part in parts):
             return False
@@ -240,9 +246,13 @@ class LeapingWorld(World):
         return not request.prefix and not request.skip_cache and request.parameter_set in self.engine.warmed
 
     def _tell(self) -> None:
-        if self._span_s > 0:
+        span_s, busy_s = self._span_s, self._busy_s
+        if span_s > 0:
+            prefill_share = self._prefill_s / busy_s if busy_s else 0.0
+            self._span_s = self._busy_s = self._prefill_s = 0.0
             self._stale = True
-            World._tell(self)
+            for card in self.cards:
+                card.advance(span_s, busy_s / span_s, prefill_share)
 
     def _note(self, to_s: float, busy: float, prefill_share: float) -> None:
         """As World._note, in longer portions where that makes no difference."""

@@ -2,13 +2,15 @@
 
 While the card's power is constant its temperatures and averages lie on known curves (physics.py), so what a look would see at any moment
 in between can be worked out there and then. Five looks are one row of readings, as the daemon keeps them: least, median and largest.
+A real card is never as still as its model: its power is uneven, and the air that comes in wanders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, inf
+from math import exp, inf, sqrt
+from random import Random
 
 from monitor.simulate.card import NS, Card
 from monitor.simulate.physics import (
@@ -27,7 +29,14 @@ from monitor.simulate.physics import (
 
 LOOK_EVERY_S, WINDOW = 1.0, 5
 TO_NEXT_OF_THREE = (2, 2, 1)  # looks from the first of five to the third, to the fifth, to the next five
+POWER_SD = 0.015  # of one look; in the steadiest half minutes of 104 recordings of GB10 under vLLM it is 0.7 to 2 %
+LEAST_OF_FIVE, MEDIAN_OF_FIVE = 1.16, 0.54  # of five draws, in standard deviations: how far the least lies off, how much the median varies
+BURST_SEEN, BURST_CLOCK = 0.1, 0.84  # a look may meet a burst of prefill: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
+ROOM_SD_C, ROOM_TAU_S = 0.6, 7200.0  # assumed
 CENTI = tuple(str(number / 100) for number in range(101))  # utilisation to two places; written a hundred thousand times
+ROOM_EVERY = 12  # windows: a minute
+ROOM_KEPT = exp(-ROOM_EVERY * WINDOW * LOOK_EVERY_S / ROOM_TAU_S)
+ROOM_MOVED_C = ROOM_SD_C * sqrt(1.0 - ROOM_KEPT * ROOM_KEPT)
 Looked = tuple[float, tuple[object, ...]]  # second of the world of the last look, and the fields of records.GPU_FIELDS
 Seen = tuple[float, float, float, float]  # temperature, clock, power, utilisation: what a row has the spread of
 Fades = tuple[float, float, float]  # how much of the way is left of die, heat sink and averages, from look to look
@@ -43,6 +52,8 @@ class LookedAtCard(Card):
     _next_look_s: float = LOOK_EVERY_S
     _seen: list[Seen] = field(default_factory=list)
     _seen_reasons: int = 0
+    _chance: Random = field(default_factory=Random)
+    _room_c: float = 0.0  # by how much the air that comes in is warmer than it was told to be
     _one_on: Fades = (1.0, 1.0, 1.0)
     _two_on: Fades = (1.0, 1.0, 1.0)
 
@@ -55,6 +66,10 @@ class LookedAtCard(Card):
         now, self._name = self.reading(), self.uuid
         self._seen.append((now.temp_c, now.sm_clock_mhz, now.power_w, now.util))
         self._seen_reasons = now.event_reasons
+
+    def seed(self, seed: int) -> None:
+        """What is uneven about it."""
+        self._chance.seed(f"looks/{seed}/{self.index}")
 
     @property
     def looked(self) -> list[Looked]:
@@ -77,16 +92,16 @@ class LookedAtCard(Card):
         a = (self._a - end_a) * exp(-heat_s / kind.t1_s)  # what is still to go of each
         b = (self._b - end_b) * exp(-heat_s / kind.t2_s)
         power, util = (self._power_w - power_w) * fading, (self._util - busy) * fading
-        free_mhz, idle_mhz = self._clock(-273.0)[0], kind.idle_clock_mhz  # where no degree costs clock
-        loses_from_c = kind.boost_from_c if kind.boost_loss_mhz > 0 else inf
+        clock_mhz, idle_mhz = self._clock_mhz, kind.idle_clock_mhz
+        loses_from_c = -inf if kind.boost_loss_mhz > 0 else inf
         steady = busy > 0 and self._ramp > 0.999
-        self._seen_reasons |= (shown := reasons if busy else GPU_IDLE)
+        self._seen_reasons |= (shown := reasons if busy else reasons or GPU_IDLE)
         seen, next_s = self._seen, self._next_look_s
         while next_s <= end_s:
             whole = not seen and next_s + LOOK_EVERY_S * (WINDOW - 1) <= end_s
             for on in TO_NEXT_OF_THREE if whole else (1,):
                 temp_c, ramp = base_c + a + b, 1.0 if steady else self._ramp_after(after_s)
-                clock = self._clock(temp_c)[0] if temp_c > loses_from_c else free_mhz
+                clock = self._clock(temp_c)[0] if temp_c > loses_from_c else clock_mhz
                 seen.append((temp_c, idle_mhz + (clock - idle_mhz) * ramp, power_w + power, busy + util))
                 last_s, last_after_s = next_s, after_s
                 fade_a, fade_b, fade = self._one_on if on == 1 else self._two_on
@@ -112,33 +127,49 @@ class LookedAtCard(Card):
 
     def _keep(self, at_s: float, after_s: float, power_w: float, reasons: int, end_memory: float, seen: Sequence[Seen]) -> None:
         """A row of readings from three looks of a window: on curves that rise or fall, or sorted, so that the middle one is the median."""
-        (temp_a, clock_a, power_a, util_a), (temp, clock, power, util), (temp_b, clock_b, power_b, util_b) = seen
-        kind = self.kind
-        over_c = 0.0
+        (low_c, low_mhz, low_w, low), (temp, clock, power, util), (temp_c, high_mhz, high_w, high) = seen
+        kind, over_c, memory_mhz, margin = self.kind, 0.0, None, None
+        if kind.shows_memory:
+            memory_mhz = self._memory_mhz(self._ramp_after(after_s))
         if kind.shows_memory_temp or kind.shows_margin:
             over_c = end_memory + (self._memory_over - end_memory) * exp(-after_s * self.thermal_speed / MEMORY_TAU_S)
-        thermal_s, capped_s, brake_s = self._counted(after_s * self._busy, reasons)
-        low_c, high_c = (temp_a, temp_b) if temp_a < temp_b else (temp_b, temp_a)
-        low_mhz, high_mhz = (clock_a, clock_b) if clock_a < clock_b else (clock_b, clock_a)
-        low_w, high_w = (power_a, power_b) if power_a < power_b else (power_b, power_a)
-        low, high = (util_a, util_b) if util_a < util_b else (util_b, util_a)
+            margin = self._margin(temp_c, temp_c + over_c)
+        thermal_s, capped_s, brake_s = self._counted(after_s, reasons)
+        high_c = temp_c
+        if low_c > high_c:
+            low_c, high_c = high_c, low_c
+        if low_mhz > high_mhz:
+            low_mhz, high_mhz = high_mhz, low_mhz
+        if low_w > high_w:
+            low_w, high_w = high_w, low_w
+        if low > high:
+            low, high = high, low
+        if self._prefill > 0.0 and self._chance.random() < BURST_SEEN:
+            low_mhz *= BURST_CLOCK
+        uneven = self._chance.gauss(1.0, MEDIAN_OF_FIVE * POWER_SD)
+        off = LEAST_OF_FIVE * POWER_SD
         row = (
-            *(self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz), round(clock), round(high_mhz)),
-            *(_milli(low_w), _milli(power), _milli(high_w), _centi(low), _centi(util), _centi(high)),
-            *(round(temp_b + over_c) if kind.shows_memory_temp else None, self._margin(temp_b, temp_b + over_c)),
-            *(self._memory_mhz(self._ramp_after(after_s)) if kind.shows_memory else None, self._vram_used_mib()),
-            *(self.limit_w if kind.shows_limit else None, self._seen_reasons),
-            *(_milli(self._energy_j + power_w * after_s), int(thermal_s * NS), int(capped_s * NS), int(brake_s * NS)),
-        )
+            self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz), round(clock), round(high_mhz),
+            _milli(low_w * (uneven - off)), _milli(power * uneven), _milli(high_w * (uneven + off)),
+            CENTI[int(low * 100 + 0.5)], CENTI[int(util * 100 + 0.5)], CENTI[int(high * 100 + 0.5)],
+            round(temp_c + over_c) if kind.shows_memory_temp else None, margin, memory_mhz, self._vram_used_mib(),
+            self.limit_w if kind.shows_limit else None, self._seen_reasons,
+            _milli(self._energy_j + power_w * after_s), int(thermal_s * NS), int(capped_s * NS), int(brake_s * NS),
+        )  # fmt: skip
         self._looked.append((at_s, row))
         self._seen.clear()
+        if len(self._looked) % ROOM_EVERY == 0 and self.inlet_c is not None:
+            room_c = self._room_c * ROOM_KEPT + self._chance.gauss(0.0, ROOM_MOVED_C)
+            self.inlet_c += room_c - self._room_c
+            self._room_c = room_c
 
-    def _counted(self, working_s: float, reasons: int) -> tuple[float, float, float]:
-        """Seconds of throttling for heat, for power and by the brake, after so much more work."""
+    def _counted(self, after_s: float, reasons: int) -> tuple[float, float, float]:
+        """Seconds of throttling for heat, for power and by the brake, after so much more time."""
         thermal_s, capped_s, brake_s = self._sw_thermal_s + self._hw_thermal_s, self._sw_power_s, self._brake_s
         if reasons:
+            working_s = after_s * self._busy
             thermal_s += working_s * (bool(reasons & SW_THERMAL) + bool(reasons & HW_THERMAL))
-            capped_s += working_s * bool(reasons & SW_POWER_CAP)
+            capped_s += (after_s if self._idle_reasons else working_s) * bool(reasons & SW_POWER_CAP)
             brake_s += working_s * bool(reasons & HW_POWER_BRAKE)
         return thermal_s, capped_s, brake_s
 
@@ -146,7 +177,3 @@ class LookedAtCard(Card):
 def _milli(value: float) -> float:
     """To three places, as `round` does for what is not negative, in a third of the time."""
     return int(value * 1e3 + 0.5) / 1e3
-
-
-def _centi(value: float) -> str:
-    return CENTI[int(value * 100 + 0.5)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, log, sqrt
 
 WANDER_SD, WANDER_TAU_S = 0.004, 2400.0
 DECODE_SD, PREFILL_SD = 0.003, 0.05
@@ -53,5 +53,6 @@ class Noise:
 
     def _heavy(self) -> float:
         """Student's t with five degrees of freedom, scaled to a standard deviation of 1: outliers are not rare."""
-        squares = self._chance.gammavariate(2.5, 2.0)  # chi-squared with five degrees of freedom
-        return self._chance.gauss(0.0, 1.0) / sqrt(squares / 3)
+        gauss, chance = self._chance.gauss, self._chance.random
+        squares = gauss(0.0, 1.0) ** 2 - 2.0 * log((1.0 - chance()) * (1.0 - chance()))  # chi-squared with five degrees of freedom
+        return gauss(0.0, 1.0) / sqrt(squares / 3)

@@ -1,11 +1,17 @@
-"""What the world needs of those that it brings together: cards, and sources of events."""
+"""What the world needs of those that it brings together: cards, sources of events, and who takes many steps at once."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
-from monitor.simulate.rush import Senders
+from monitor.simulate.costs import Rates
+from monitor.simulate.engine import Engine
+from monitor.simulate.requests import EngineRequest, Handle
 from monitor.simulate.speeds import Speeds
+
+Coming = deque[tuple[float, EngineRequest]]  # in the order of their times
 
 
 class CardLike(Protocol):
@@ -26,11 +32,38 @@ class Source(Protocol):
     def advance(self, now_s: float, /) -> object: ...
 
 
-class Background(Senders, Protocol):
+class Background(Protocol):
     """A source that can say beforehand what it will send."""
+
+    @property
+    def coming(self) -> Coming:
+        """What is foreseen."""
 
     @property
     def plain(self) -> bool:
         """Whether its requests have nothing in common."""
 
     def next_s(self) -> float: ...
+
+    def foresee(self, now_s: float, to_s: float) -> None:
+        """Work out what comes until then, if nothing changes."""
+
+
+class Worker(Protocol):
+    """What a rush (rush.py) needs of the world."""
+
+    engine: Engine
+    halted: bool
+    watched: int
+
+    def rates(self) -> Rates:
+        """Of a step that begins now."""
+
+    def pace(self, start_s: float) -> tuple[Rates, float]:
+        """Rates for steps from then on, and for how long they hold."""
+
+    def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
+        """The card did this then, and nothing since the last time."""
+
+    def tell(self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None) -> None:
+        """Tokens of equal steps, the last of them now; `chunks`: how many at each, None for one."""

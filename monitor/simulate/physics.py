@@ -59,6 +59,8 @@ class CardPhysics:
     thermal_speed: float = 1.0  # heat and governor move so many times faster; counters and energy stay in real time
 
     _full_w: float = 0.0
+    _idle_reasons: int = 0
+    _clock_mhz: float = 0.0  # at the last work
     _a: float = 0.0
     _b: float = 0.0
     _memory_over: float = 0.0
@@ -82,6 +84,8 @@ class CardPhysics:
         self.inlet_c = self.kind.inlet_c if self.inlet_c is None else self.inlet_c
         self.power_limit_w = self.kind.limit_w if self.power_limit_w is None else self.power_limit_w
         self._full_w, self._power_w = self.kind.full_w, self.kind.p_idle_w
+        self._clock_mhz = self.clock_mhz()
+        self._idle_reasons = SW_POWER_CAP if self.kind.power_cap_bit == "always" else 0
         self._a = self._power_w * self.kind.r1
         self._b = self._power_w * self.kind.r2 * self.cooling
 
@@ -131,7 +135,7 @@ class CardPhysics:
         self._prefill = prefill_share
         left = dt_s * self.thermal_speed
         while left > 0:
-            power_w, reasons = self._power() if self._busy > 0 else (self.kind.p_idle_w, 0)
+            power_w, reasons = self._power() if self._busy > 0 else (self.kind.p_idle_w, self._idle_reasons)
             ends = self._ends_c(power_w)
             if self._stays_cool(ends):
                 self._pass(left, power_w, reasons, ends)  # constant power: the closed form is exact for any time
@@ -170,6 +174,7 @@ class CardPhysics:
         """Mean power while it works in a share of the time, and the reasons that hold then."""
         kind = self.kind
         clock, capped = self._clock(self.temp_c)
+        self._clock_mhz = clock
         share = 1.0 if clock == kind.clock_mhz else (clock / kind.clock_mhz) ** kind.exponent
         dynamic_w = kind.pd_w * self.kernel_power * (1.0 + (kind.prefill_power - 1.0) * self._prefill)
         working = kind.p0_w + dynamic_w * share
@@ -228,7 +233,7 @@ class CardPhysics:
         self._util = busy + (self._util - busy) * fade
         self._energy_j += power_w * real_s
         if reasons:
-            self._count(real_s * busy, reasons)
+            self._count(real_s, real_s * busy, reasons)
         end_a, end_b, end_memory = ends_c
         self._a = end_a + (self._a - end_a) * exp(-step / kind.t1_s)
         self._b = end_b + (self._b - end_b) * exp(-step / kind.t2_s)
@@ -241,9 +246,9 @@ class CardPhysics:
             if self._idle_s > IDLE_AFTER_S:
                 self._ramp = 0.0
 
-    def _count(self, working_s: float, reasons: int) -> None:
+    def _count(self, real_s: float, working_s: float, reasons: int) -> None:
         if reasons & SW_POWER_CAP:
-            self._sw_power_s += working_s
+            self._sw_power_s += real_s if self._idle_reasons else working_s
         if reasons & SW_THERMAL:
             self._sw_thermal_s += working_s
         if reasons & HW_THERMAL:

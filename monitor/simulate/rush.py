@@ -12,45 +12,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
 
-from monitor.simulate.costs import Rates, fitting
-from monitor.simulate.engine import Engine
-from monitor.simulate.requests import EngineRequest, Handle, State
+from monitor.simulate.costs import fitting
+from monitor.simulate.peers import Background, Coming, Worker
+from monitor.simulate.requests import Handle, State
 
-Coming = deque[tuple[float, EngineRequest]]  # in the order of their times
 Told = tuple[Handle, int, Sequence[int] | None]  # tokens of some steps, and how many at each; None: one
-
-
-class Senders(Protocol):
-    """Who sends the requests of others."""
-
-    @property
-    def coming(self) -> Coming:
-        """What is foreseen."""
-
-    def foresee(self, now_s: float, to_s: float) -> None:
-        """Work out what comes until then, if nothing changes."""
-
-
-class Worker(Protocol):
-    """What a rush needs of the world."""
-
-    engine: Engine
-    halted: bool
-    watched: int
-
-    def rates(self) -> Rates:
-        """Of a step that begins now."""
-
-    def pace(self, start_s: float) -> tuple[Rates, float]:
-        """Rates for steps from then on, and for how long they hold."""
-
-    def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
-        """The card did this then, and nothing since the last time."""
-
-    def tell(self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None) -> None:
-        """Tokens of equal steps, the last of them now; `chunks`: how many at each, None for one."""
 
 
 @dataclass(slots=True)
@@ -61,7 +28,7 @@ class Rush:
     now_s: float
     active: list[Handle] = field(default_factory=list)  # those that decode
     queue: list[Handle] = field(default_factory=list)  # those who have come since, or for whom there was no place
-    senders: Senders | None = None
+    senders: Background | None = None
     plain: bool = True  # False: the engine must have what is left
     _coming: Coming = field(default_factory=deque)  # those foreseen, later than all in the queue
     _limit_s: float = inf
@@ -98,6 +65,8 @@ class Rush:
 
     def cancel(self, handle: Handle) -> None:
         """The client has left."""
+        if handle.state not in {State.WAITING, State.RUNNING}:
+            return
         if handle in self.queue:
             self.queue.remove(handle)
         elif handle in self.active:
@@ -200,11 +169,12 @@ class Rush:
         new, prompts = self._admitted()
         if not self.plain:
             return False
-        sequences, drafts = len(active) + len(new), self._drafts(1)
+        sequences, speculates = len(active) + len(new), engine.config.num_speculative_tokens
+        drafts = self._drafts(1) if speculates else ()
         rates = self.world.rates()
         prefill_s = prompts * rates.prompt_s
         device_s = max(rates.read_s, prefill_s) + (sequences + sum(drafts)) * rates.sequence_s + (self._context + prompts) * rates.context_s
-        device_s += engine.config.num_speculative_tokens * rates.draft_s
+        device_s += speculates * rates.draft_s
         end_s = now_s + device_s + rates.host_s
         if end_s > self._limit_s:
             return False
@@ -227,7 +197,7 @@ class Rush:
         engine, active, now_s = self.world.engine, self.active, self.now_s
         sequences, drafted = len(active), engine.config.num_speculative_tokens
         most = min([handle.wanted - handle.generated for handle in active]) // (1 + drafted) or 1
-        drafts = self._drafts(most)
+        drafts = self._drafts(most) if drafted else ()
         rates, longest_s = self.world.pace(now_s)
         device_s = rates.read_s + sequences * rates.sequence_s + self._context * rates.context_s
         growth = sequences * rates.context_s
@@ -251,8 +221,6 @@ class Rush:
     def _drafts(self, steps: int) -> list[int]:
         """Drafted tokens of each that decodes, in each of so many steps; fewer where the answer ends."""
         drafted = self.world.engine.config.num_speculative_tokens
-        if not drafted:
-            return []
         return [drafted if steps > 1 else min(drafted, handle.wanted - handle.generated - 1) for handle in self.active]
 
     def _decoded(self, steps: int, drafts: Sequence[int], end_s: float) -> list[Told]:

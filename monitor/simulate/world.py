@@ -3,9 +3,10 @@
 The contract, for scenarios, traffic, the control endpoint, the real-time server and the virtual-time export alike:
 
 * Time is `now_s`, seconds since the world began; `epoch_s` is the unix time of its second 0. Nothing here reads a clock.
-* `advance(to_s)` lets everything happen up to then, in order: steps of the engine (tokens go out through each request's `on_tokens`),
-  acts of the sources (scenario, traffic), and heat in the cards. `next_event_s()` says when something will happen next, so that a
-  driver sleeps until then; None: nothing by itself. `on_change` is called when that moment may have moved, from inside or outside.
+* `advance(to_s)` lets everything happen up to then, in order: steps of the engine (tokens go out through each request's `on_tokens`, and
+  `on_end` says that it was the last), acts of the sources (scenario, traffic), and heat in the cards. `next_event_s()` says when
+  something will happen next, so that a driver sleeps until then; None: nothing by itself. `on_change` is called when that moment may
+  have moved, from inside or outside.
 * `submit(request)` and `cancel(handle)` happen at `now_s`; advance first. `submit` returns None where nobody takes the request
   (`refusal()` says why: down, dead, busy).
 * `set(name, value)` switches anything that can be switched, `get(name)` tells what it is, `settable` has the names: fields of

@@ -63,8 +63,16 @@ def test_an_idle_card_reaches_its_idle_temperature_in_one_exact_step_of_any_leng
         pieces.advance(10, 0.0)
     assert whole.temp_c == pytest.approx(pieces.temp_c, abs=1e-9)
     assert whole.temp_c == pytest.approx(28 + 25 * 0.13, abs=0.1)
-    assert whole.reading().event_reasons == GPU_IDLE
     assert whole.reading().sm_clock_mhz == 210
+
+
+def test_an_idle_card_says_that_it_is_idle_and_one_whose_power_cap_bit_always_stands_says_that() -> None:
+    for name, reasons, counted in (("h100", GPU_IDLE, 0), ("rtx3090", SW_POWER_CAP, 700e9)):
+        card = Card(kind_of(name))
+        card.advance(100, 0.5)
+        card.advance(600, 0.0)
+        assert card.reading().event_reasons == reasons
+        assert card.reading().sw_power_ns == pytest.approx(counted)
 
 
 @pytest.mark.parametrize("name", KINDS)

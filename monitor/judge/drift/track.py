@@ -154,7 +154,7 @@ class Track:
         if len(since) < (CONFIRM_LARGE if change < -QUARTER else CONFIRM_BLOCKS):
             return
         lately, last = self._mean(since[-CONFIRM_BLOCKS:]) - level, block.residual - level
-        gone = max(lately, last + metric.practical / 2) > -metric.practical
+        gone = lately > -metric.practical or last > -metric.practical / 2
         if gone or change > -metric.practical / 2 or change + self._half_width(since) > 0:
             return
         self.effect = OpenEffect(self._dated(onset), block.number, level, -lately, evidence, threshold)
