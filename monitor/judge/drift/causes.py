@@ -40,6 +40,7 @@ class Attribution:
     card: CardSigns | None = None
     seen: Mapping[str, bool | None] = field(default_factory=dict)
     also: tuple[Cause, ...] = ()  # proven as well, less likely the cause
+    refuted: tuple[Cause, ...] = ()  # seen not to be
     missing: tuple[str, ...] = ()
 
 
@@ -48,6 +49,7 @@ def attribute(signs: Signs) -> Attribution:
     looks = [Look(signs, card) for card in signs.cards] or [Look(signs, None)]
     scored: list[tuple[float, Profile, Look]] = []
     lacking: list[str] = []
+    refuted: list[Cause] = []
     for profile in PROFILES:
         found = [(profile.proof(look), profile.felt(look), look) for look in looks]
         proven = [look for proof, felt, look in found if proof and felt]
@@ -56,14 +58,16 @@ def attribute(signs: Signs) -> Attribution:
             scored.append((_score(profile, best), profile, best))
         elif any(proof is None and felt for proof, felt, _ in found):
             lacking += [name for name in profile.needs if all(_is_missing(look, name) for look in looks)]
+        elif all(proof is False for proof, _, _ in found):
+            refuted.append(profile.cause)
     missing = tuple(MISSING_TEXTS.get(name, name) for name in dict.fromkeys(lacking))
     if not scored:
-        return Attribution(Cause.UNEXPLAINED, _kind_of(signs), 0.0, UNEXPLAINED_LOOK_AT, looks[0].card, {}, (), missing)
+        return Attribution(Cause.UNEXPLAINED, _kind_of(signs), 0.0, UNEXPLAINED_LOOK_AT, looks[0].card, {}, (), tuple(refuted), missing)
     scored.sort(key=lambda entry: -entry[0])
     score, profile, look = scored[0]
     seen = {name: sign(look) for name, sign, _ in profile.signs}
     also = tuple(other.cause for _, other, _ in scored[1:])
-    return Attribution(profile.cause, profile.kind, score, profile.look_at, look.card, seen, also, ())
+    return Attribution(profile.cause, profile.kind, score, profile.look_at, look.card, seen, also, tuple(refuted))
 
 
 def _is_missing(look: Look, name: str) -> bool:

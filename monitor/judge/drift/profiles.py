@@ -173,8 +173,8 @@ PROFILES: tuple[Profile, ...] = (
         "the server's log of the last start: attention backend, sampler, quantisation kernels, compile cache",
     ),
     Profile(
-        Cause.UPTIME_DECAY, Kind.SPEED, _decay, (), p.speed_felt, 2.5,
-        (("clock_normal", _free_clock, 0.5), ("power_down", p.power_down, -1.0)),
+        Cause.UPTIME_DECAY, Kind.SPEED, _decay, (), p.speed_felt, 3.8,
+        (("clock_normal", _free_clock, 0.5),),
         "memory of the server's process, caches that grow; a restart cures it: plan one, and report it upstream",
     ),
     Profile(

@@ -27,7 +27,7 @@ LIMIT_FELL = 0.02
 MEMORY_APART_C = 5.0  # memory further above the core than it was
 QUEUE_MS = 50.0  # a wait that a person's first token shows
 WAITING = 0.5  # requests, in the mean of a block
-RUNNING = 0.2  # requests in the mean: with fewer, utilisation is mostly that of our canaries
+ALWAYS_RUNNING = 1.0  # requests in the mean
 ACCEPTANCE_FELL = 0.05  # of drafted tokens; SE of a block's mean is a point or two
 VRAM_MIB = 256.0  # vLLM takes its memory at the start and keeps it: what comes later is somebody else's
 FOLLOWS_US = 15 * MINUTE_US  # an effect that begins within this after a restart or a change follows it (3.3 b)
@@ -166,15 +166,15 @@ def power_down(look: Look) -> bool | None:
 def util_down(look: Look) -> bool | None:
     """Kernels run for less of the time, even when the card works hardest: it is kept waiting.
 
-    Where it never works hard any more there is no such time: then by the mean, if no fewer requests run than before.
+    A card that is kept waiting for long may never work hard any more. Then by the mean, where a request runs at all times: less load
+    than that leaves a card idle for a better reason.
     """
     if look.card is None:
         return None
     found = _fell(look.card.top_util, UTIL_MOVED)
-    running = look.signs.flow.running
-    if found is not None or not running.before or running.now is None or running.before < RUNNING:
+    if found is not None or (look.signs.flow.running.now or 0.0) < ALWAYS_RUNNING:
         return found
-    return _fell(look.card.util, UTIL_MOVED) if running.now >= running.before else None
+    return _fell(look.card.util, STILL_BUSY)
 
 
 def still_busy(look: Look) -> bool | None:

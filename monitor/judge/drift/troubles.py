@@ -181,10 +181,12 @@ def _louder(trouble: Trouble, seen: Seen, why: Attribution) -> Trouble:
 
 
 def _steady(why: Attribution, before: Trouble | None, now_us: int) -> tuple[Cause, Kind, float]:
-    """The cause as it is named: the newest in the first hour, later only what is better proven."""
-    if before is None or before.cause in {None, Cause.UNEXPLAINED} or (now_us < before.opened_us + SETTLE_US and why.score > 0):
+    """The cause as it is named: the newest in the first hour; later only one that is better proven, or where the other is disproven."""
+    if before is None or before.cause in {None, Cause.UNEXPLAINED}:
         return why.cause, why.kind, why.score
-    if now_us < before.opened_us + DECIDE_US and why.score > before.score + 0.5:
+    age_us = now_us - before.opened_us
+    better = age_us < SETTLE_US or why.score > before.score + 0.5 or before.cause in why.refuted
+    if why.score > 0 and age_us < DECIDE_US and better:
         return why.cause, why.kind, why.score
     return Cause(before.cause), Kind(before.kind), before.score
 

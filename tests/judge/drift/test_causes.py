@@ -106,6 +106,17 @@ def test_a_card_that_has_nothing_to_do_is_not_held_back() -> None:
     assert attribute(signs(idle)).cause is not Cause.HIDDEN_LIMIT
 
 
+def test_a_quiet_night_is_no_busy_processor() -> None:
+    night = replace(SAME, top_util=Pair(0.95, None), util=Pair(0.3, 0.2))
+    assert attribute(signs(night, replace(QUIET, running=Pair(0.35, 0.36)))).cause is Cause.UNEXPLAINED
+    waiting = replace(SAME, top_util=Pair(0.95, None), util=Pair(0.9, 0.3))
+    assert attribute(signs(waiting, replace(QUIET, running=Pair(2.0, 4.0)))).cause is Cause.HOST_BOUND
+
+
+def test_a_loss_that_grows_since_the_start_is_decay_although_the_card_waits_too() -> None:
+    assert attribute(signs(IDLE, slope_per_h=-0.005)).cause is Cause.UPTIME_DECAY
+
+
 def test_a_limit_that_was_lowered_and_does_not_bind_slows_nothing() -> None:
     roomy = replace(SAME, power_limit_w=Pair(700.0, 600.0))
     assert attribute(signs(roomy)).cause is Cause.UNEXPLAINED

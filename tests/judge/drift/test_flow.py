@@ -16,9 +16,7 @@ START_US = 1_700_000_000_000_000
 EVERY_US = 15 * SECOND_US
 
 
-def play(
-    channel: FlowChannel, hours: float, prompt: Callable[[float], float], begin: float = 0.0, waiting: float = 0.0
-) -> FlowChannel:
+def play(channel: FlowChannel, hours: float, prompt: Callable[[float], float], begin: float = 0.0, waiting: float = 0.0) -> FlowChannel:
     """Readings every 15 s with ten requests a minute, whose prompts are as long as `prompt(hour)` says."""
     last = channel.points[-1] if channel.points else channel.last
     prompts = last.prompt_tokens or 0.0 if last else 0.0

@@ -144,6 +144,15 @@ def test_later_a_cause_stays_although_its_proof_has_faded() -> None:
     assert found.cause is Cause.KERNEL_FALLBACK
 
 
+def test_a_cause_that_is_seen_not_to_be_gives_way_to_one_that_is_proven() -> None:
+    idle = replace(COOL, top_util=Pair(0.95, 0.6))
+    first = troubles(seen([effect("decode")], card=idle))
+    assert first[0].cause is Cause.HOST_BOUND
+    weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
+    (found,) = findings(seen([effect("decode")], card=weak), first, NOW_US + 5 * HOUR_US)
+    assert found.cause is Cause.KERNEL_FALLBACK
+
+
 def test_a_lowered_power_limit_is_not_told_a_second_time_as_a_changed_configuration() -> None:
     limit = warned("power_limit", Cause.POWER_CAP)
     (found,) = findings(seen(warnings=[limit], changed_us=NOW_US))
