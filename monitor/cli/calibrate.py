@@ -31,10 +31,11 @@ def run(args: argparse.Namespace) -> int:
 
     configured, database = found_settings(args), database_of(args)
     settings = thresholds(DetectorSettings(), {}) if configured is None else thresholds(configured.detector, configured.classes)
-    since = moment(args.since, now_utc())
+    now = now_utc()
+    since = moment(args.since, now)
     with reading(database) as connection:
         rows = chosen_rows(connection, args.target)
-        pasts = [(row, of_history(connection, row, settings, Rules(), since, learn_before=False)) for row in rows]
+        pasts = [(row, of_history(connection, row, settings, Rules(), since, now, learn_before=False)) for row in rows]
     learnt = [(row, past) for row, past in pasts if past.replay.counts["samples"]]
     if not args.dry_run and learnt:
         _keep(database, learnt, settings)
@@ -57,8 +58,8 @@ def _keep(database: str, learnt: list[tuple[Any, Any]], settings: Any) -> None:
                 detector = past.replay.detector
                 how: Any = codec(type(detector))
                 armed = tuple(asdict(part) for part in detector.armed(settings))
-                kept = detectors.StoredDetector(now_us, how.version, how.dump(detector), armed, past.end, past.pin)
-                detectors.save(connection, row.id, kept)
+                version, state = how.version_under(settings), how.dump(detector)
+                detectors.save(connection, row.id, detectors.StoredDetector(now_us, version, state, armed, past.end, past.pin))
     finally:
         engine.dispose()
 

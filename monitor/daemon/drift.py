@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.replay import Judging, known_us
@@ -21,10 +22,13 @@ from monitor.model import Finding, Kind, Pin, Point, Severity
 from monitor.store import detectors, points
 from monitor.store.detectors import StoredDetector
 from monitor.store.points import Cursor
-from monitor.store.times import to_us
+from monitor.store.times import from_us, to_us
 
 log = logging.getLogger(__name__)
 CHUNK = 1_000  # rows of a kind at a time: a history that is learnt anew is fed over many steps, none of which holds up the writer
+SET_BACK_US = 10 * MINUTE_US  # a clock that was set back by more makes what is known useless
+AHEAD_US = MINUTE_US
+RETRY = timedelta(minutes=30)  # after a fault of detection
 SUSPICIOUS, CALM = 1 / 3, 0.2  # a suspicion above the first raises the cadence until it is below the second
 
 
@@ -45,6 +49,7 @@ class DriftWatch:
         self._told: set[tuple[str, ...]] = set()  # what was found when it was stored last
         self._note: str | None = None
         self._failure: Finding | None = None
+        self._failed_at = datetime.fromtimestamp(0, UTC)
         self.learnt_anew: str | None = None  # until the first findings: why what was open cannot be told from normal any more
         self.suspicion = 0.0
         self.boosted = False
@@ -59,17 +64,23 @@ class DriftWatch:
         watches: Callable[[str], bool] = lambda _card: True,
     ) -> list[Finding] | None:
         """Take up what is new and say what is found; None while old rows are still being read. Never raises for a fault of detection:
-        that becomes a finding, and everything else goes on. `cards` are those seen now, `watches` whether one is this target's."""
-        if self._detector is None or detectors.stamp(connection, target_id) != self._stamp:
+        that becomes a finding, and everything else goes on; a fault of the database is raised, and the writer tries it all again.
+        `cards` are those seen now, `watches` whether one is this target's."""
+        if self._failure is not None and now - self._failed_at >= RETRY:
+            self._detector = None  # from what was stored before the fault
+        set_back = to_us(now) < self._now_us - SET_BACK_US
+        if self._detector is None or set_back or detectors.stamp(connection, target_id) != self._stamp:
             self._take_up(connection, target_id, cards, pins, now)
         cards = {*cards, *(card for card in self._noted if watches(card))}  # after a start of ours none may be seen yet
         if self._failure is not None:
             return [self._failure]
         try:
             return self._judge(connection, target_id, cards, pins, to_us(now))
+        except SQLAlchemyError:  # the database's, not ours: the writer tries all of this again
+            raise
         except Exception as error:  # a fault in the statistics must not end the watch over the server
             log.exception("target=%s drift detection failed and is off", self._target)
-            self._failure, self.suspicion, self.boosted = self._failed(error, now), 0.0, False
+            self._failure, self._failed_at, self.suspicion, self.boosted = self._failed(error, now), now, 0.0, False
             return [self._failure]
 
     def _take_up(self, connection: Connection, target_id: int, cards: Collection[str], pins: Sequence[Pin], now: datetime) -> None:
@@ -81,10 +92,15 @@ class DriftWatch:
         self._stamp = None if stored is None else stored.at_us
         if stored is not None:
             try:
-                if stored.version != how.version:
+                if stored.version.partition("/")[0] != how.version:
                     raise ValueError(f"what is stored was written by another version of vllm-canary (state {stored.version})")
+                if stored.version != how.version_under(self._settings):
+                    raise ValueError("detector.block was changed, and what is stored is counted in blocks")
+                if stored.at_us > to_us(now) + SET_BACK_US:
+                    raise ValueError(f"what is stored is dated {from_us(stored.at_us):%Y-%m-%d %H:%M} UTC: the clock was set back")
                 self._detector = how.load(stored.state)
             except ValueError as error:
+                self._stamp = None  # so that it is said in the history at once
                 self._note = self.learnt_anew = f"what is normal is learnt anew from the history since {now:%Y-%m-%d %H:%M} UTC: {error}"
                 log.warning("target=%s %s", self._target, self._note)
             else:
@@ -114,7 +130,8 @@ class DriftWatch:
         self.boosted = self.suspicion > (CALM if self.boosted else SUSPICIOUS)
         told = self._told if found is None else {_gist(finding) for finding in found}
         since_us = now_us - (self._stamp or 0)
-        if told != self._told or since_us >= settings.block_s * SECOND_US or (found is None and since_us > MINUTE_US):
+        due = not 0 <= since_us < settings.block_s * SECOND_US  # below 0: what is stored is of a clock that was ahead
+        if told != self._told or due or (found is None and since_us > MINUTE_US):
             self._told = told
             self._save(connection, target_id, detector, now_us)
         return found
@@ -123,10 +140,11 @@ class DriftWatch:
         """New rows, in the order in which they were known; whether these were all. Where there are more, every stream is read up to the
         same moment, so that a block never closes before its cards were seen."""
         after, newest_of_all = self._cursor, points.newest(connection)  # asked first: what is stored meanwhile is read the next time
+        until = now_us + AHEAD_US  # rows from a clock that was ahead would close every block up to their time
         streams: dict[str, Sequence[tuple[int, Point]]] = {
-            "sample": points.canaries_after(connection, target_id, after.sample, CHUNK),
-            "server_reading": points.servers_after(connection, target_id, after.server_reading, CHUNK),
-            "gpu_reading": points.cards_after(connection, cards, after.gpu_reading, CHUNK) if cards else [],
+            "sample": points.canaries_after(connection, target_id, after.sample, CHUNK, until),
+            "server_reading": points.servers_after(connection, target_id, after.server_reading, CHUNK, until),
+            "gpu_reading": points.cards_after(connection, cards, after.gpu_reading, CHUNK, until) if cards else [],
         }
         more = [max(known_us(point) for _, point in rows) for rows in streams.values() if len(rows) == CHUNK]
         until_us = min(more, default=None)
@@ -142,7 +160,7 @@ class DriftWatch:
     def _save(self, connection: Connection, target_id: int, detector: Judging, now_us: int) -> None:
         how = codec(type(detector))
         armed: list[dict[str, Any]] = [asdict(part) for part in detector.armed(self._settings)]
-        stored = StoredDetector(now_us, how.version, how.dump(detector), tuple(armed), self._cursor, self._pin, self._note)
+        stored = StoredDetector(now_us, how.version_under(self._settings), how.dump(detector), tuple(armed), self._cursor, self._pin, self._note)
         detectors.save(connection, target_id, stored)
         self._stamp = now_us
 
@@ -153,8 +171,8 @@ class DriftWatch:
             target=self._target,
             subject="drift detection",
             severity=Severity.WARNING,
-            summary=f"drift detection of {self._target} is off after a fault of its own ({why}); the server is still watched. "
-            "`vllm-canary calibrate` makes it learn anew; please report this with the log",
+            summary=f"drift detection of {self._target} is off after a fault of its own ({why}); the server is still watched. It is tried "
+            "again every half an hour; `vllm-canary calibrate` makes it learn anew. Please report this with the log",
             since=now,
             evidence={"error": why},
         )

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from monitor.judge.drift.values import DriftSettings
+
 T = TypeVar("T")
 
 
@@ -23,6 +25,10 @@ class Codec(Generic[T]):
         # The same fields may begin to mean something else: then the type's module raises its STATE_VERSION by hand.
         meaning = getattr(sys.modules[of.__module__], "STATE_VERSION", 0)
         self.version = f"{meaning}-{hashlib.sha256(chr(10).join(sorted(set(shape(of)))).encode()).hexdigest()[:12]}"
+
+    def version_under(self, settings: DriftSettings) -> str:
+        """The version with the length of the blocks, which all that is stored is counted in."""
+        return f"{self.version}/{settings.block_s:g}"
 
     def dump(self, value: T) -> str:
         """As JSON."""

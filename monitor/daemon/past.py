@@ -62,7 +62,8 @@ def of_history(
     uuids = points.cards_of(connection, target.id)
     begin_at = since - timedelta(days=settings.remember_days) if since is not None and learn_before else since
     begin = Cursor() if begin_at is None else points.cursor_at(connection, target.id, uuids, begin_at)
-    stretch = Stretch(connection, target.id, uuids, begin, points.cursor_at(connection, target.id, uuids, until))
+    until_us = points.FOR_EVER_US if until is None else to_us(until)  # rows from a clock that was ahead may stand among the others
+    stretch = Stretch(connection, target.id, uuids, begin, points.cursor_at(connection, target.id, uuids, until), until_us)
     own = pins.find(connection, target.name, retired=True)
     made_us = sorted(to_us(pin.created_at) for pin in own if begin_at is None or pin.created_at > begin_at)
     replay = Replay(target.name, make(), settings, replace(rules, pins={pin.id: pin for pin in own}), made_us)

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, String, cast, func, select
 
 from monitor.model import CanaryPoint, CardPoint, ServerPoint
 from monitor.store import tables as t
 from monitor.store.times import to_us
 
 PAGE = 5_000
+FOR_EVER_US = 1 << 62
 P = TypeVar("P")
 
 
@@ -40,7 +42,7 @@ def _canary_select(target_id: int) -> Select[Any]:
         "known_us": t.sample.c.started_at_us,  # made of it and e2e_ms, below
         "probe": t.probe.c.name,
         "traffic_class": t.probe_revision.c["class"],
-        "fingerprint": t.fingerprint.c.digest,
+        "fingerprint": cast(t.sample.c.fingerprint_id, String),  # and not its digest, which grows as more of an identity becomes known
         "process_start_us": func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us),
     }
     columns = [named.get(name, t.sample.c.get(name)) for name in CanaryPoint._fields]
@@ -49,7 +51,6 @@ def _canary_select(target_id: int) -> Select[Any]:
         .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
         .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
         .outerjoin(t.process_start, t.process_start.c.id == t.sample.c.process_start_id)
-        .outerjoin(t.fingerprint, t.fingerprint.c.id == t.sample.c.fingerprint_id)
         .where(_by_id(t.sample.c.target_id) == target_id)
     )
 
@@ -71,17 +72,22 @@ def _canary(row: Any) -> CanaryPoint:
     return CanaryPoint._make(values[1:])
 
 
-def canaries_after(connection: Connection, target_id: int, after: int, limit: int = PAGE) -> list[tuple[int, CanaryPoint]]:
-    """Samples of a target with greater ids, each with its id."""
-    query = _canary_select(target_id).where(t.sample.c.id > after).order_by(t.sample.c.id).limit(limit)
+def canaries_after(
+    connection: Connection, target_id: int, after: int, limit: int = PAGE, until_us: int = FOR_EVER_US
+) -> list[tuple[int, CanaryPoint]]:
+    """Samples of a target with greater ids, each with its id. What is dated after `until_us` is left out: a clock went wrong there."""
+    query = _canary_select(target_id).where(t.sample.c.id > after, t.sample.c.started_at_us <= until_us)
+    query = query.order_by(t.sample.c.id).limit(limit)
     return [(row[0], _canary(row)) for row in connection.execute(query)]
 
 
-def servers_after(connection: Connection, target_id: int, after: int, limit: int = PAGE) -> list[tuple[int, ServerPoint]]:
-    """Readings of a target's metrics page with greater ids."""
+def servers_after(
+    connection: Connection, target_id: int, after: int, limit: int = PAGE, until_us: int = FOR_EVER_US
+) -> list[tuple[int, ServerPoint]]:
+    """Readings of a target's metrics page with greater ids, likewise."""
     table = t.server_reading
     columns = [table.c[name] for name in ServerPoint._fields]
-    query = select(table.c.id, *columns).where(_by_id(table.c.target_id) == target_id, table.c.id > after)
+    query = select(table.c.id, *columns).where(_by_id(table.c.target_id) == target_id, table.c.id > after, table.c.at_us <= until_us)
     return [(row[0], ServerPoint._make(row[1:])) for row in connection.execute(query.order_by(table.c.id).limit(limit))]
 
 
@@ -89,12 +95,15 @@ def servers_after(connection: Connection, target_id: int, after: int, limit: int
 _MEDIANS = {"temp_c", "sm_clock_mhz", "power_w", "util"}
 
 
-def cards_after(connection: Connection, uuids: Collection[str], after: int, limit: int = PAGE) -> list[tuple[int, CardPoint]]:
-    """Readings of these cards with greater ids."""
+def cards_after(
+    connection: Connection, uuids: Collection[str], after: int, limit: int = PAGE, until_us: int = FOR_EVER_US
+) -> list[tuple[int, CardPoint]]:
+    """Readings of these cards with greater ids, likewise."""
     table = t.gpu_reading
     names = {"uuid": "gpu_uuid"} | {name: f"{name}_median" for name in _MEDIANS}
     columns = [table.c[names.get(name, name)] for name in CardPoint._fields]
-    query = select(table.c.id, *columns).where(_by_id(table.c.gpu_uuid).in_(sorted(uuids)), table.c.id > after)
+    own = _by_id(table.c.gpu_uuid).in_(sorted(uuids))
+    query = select(table.c.id, *columns).where(own, table.c.id > after, table.c.at_us <= until_us)
     return [(row[0], CardPoint._make(row[1:])) for row in connection.execute(query.order_by(table.c.id).limit(limit))]
 
 
@@ -127,19 +136,22 @@ class Stretch:
     uuids: Sequence[str]
     begin: Cursor
     end: Cursor
+    until_us: int = FOR_EVER_US
 
     def canaries(self) -> Iterator[CanaryPoint]:
         """Samples in the order in which they were stored."""
-        return _paged(lambda after: canaries_after(self.connection, self.target_id, after), self.begin.sample, self.end.sample)
+        read = partial(canaries_after, self.connection, self.target_id, until_us=self.until_us)
+        return _paged(read, self.begin.sample, self.end.sample)
 
     def servers(self) -> Iterator[ServerPoint]:
         """Readings of the metrics page."""
-        begin, end = self.begin.server_reading, self.end.server_reading
-        return _paged(lambda after: servers_after(self.connection, self.target_id, after), begin, end)
+        read = partial(servers_after, self.connection, self.target_id, until_us=self.until_us)
+        return _paged(read, self.begin.server_reading, self.end.server_reading)
 
     def cards(self) -> Iterator[CardPoint]:
         """Readings of all cards."""
-        return _paged(lambda after: cards_after(self.connection, self.uuids, after), self.begin.gpu_reading, self.end.gpu_reading)
+        read = partial(cards_after, self.connection, self.uuids, until_us=self.until_us)
+        return _paged(read, self.begin.gpu_reading, self.end.gpu_reading)
 
 
 def _paged(page: Callable[[int], list[tuple[int, P]]], after: int, end: int) -> Iterator[P]:

@@ -13,6 +13,7 @@ from sqlalchemy import insert
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
+from monitor.judge.drift.values import DriftSettings
 from monitor.model import Sample
 from monitor.store import detectors, tables
 from monitor.store.times import to_us
@@ -67,7 +68,7 @@ def test_what_was_learnt_is_told_with_from_how_much_and_kept(day: History, cli: 
     assert (card["uuid"], card["clock_minutes"] > 60) == ("GPU-1", True)
     kept = day.do(lambda c: detectors.load(c, 1))
     assert kept is not None
-    assert kept.version == codec(Detector).version
+    assert kept.version == codec(Detector).version_under(DriftSettings())
     assert codec(Detector).load(kept.state).speed.references
     assert kept.cursor.sample == len(day.rows("SELECT id FROM sample"))
     assert kept.cursor.gpu_reading == HOURS * 60

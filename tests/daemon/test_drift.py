@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from drifting import Tally
 from histories import NOON, History, a_probe, a_sample
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete
+from sqlalchemy.exc import OperationalError
 
 from monitor.alert import incidents, outbox
 from monitor.config.settings import TargetSettings
@@ -27,7 +28,7 @@ from monitor.judge.drift.beside import Rules
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.values import DriftSettings
 from monitor.model import Change, Finding, Incident, Kind, Outcome, Pin, Point, ServerPage, Severity
-from monitor.store import detectors, queries, record
+from monitor.store import detectors, queries, record, tables
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
 
@@ -129,8 +130,18 @@ async def test_the_state_of_another_version_is_learnt_anew_from_the_history_and_
     [row] = history.rows("SELECT note, version FROM detector_state")
     assert "learnt anew" in row["note"]
     assert "state newer" in row["note"]
-    assert row["version"] == codec(Tally).version
+    assert row["version"] == codec(Tally).version_under(DriftSettings())
     assert "learnt anew" in caplog.text
+
+
+async def test_another_length_of_blocks_is_learnt_anew_and_said(history: History, opened: Opened) -> None:
+    watch = await opened()
+    measured(history, 0, 100.0)
+    judged(history, watch, NOON)
+    watch.drift = DriftWatch("local", DriftSettings(block_s=600.0), Tally)
+    judged(history, watch, NOON + MINUTE)
+    [row] = history.rows("SELECT note FROM detector_state")
+    assert "detector.block was changed" in row["note"]
 
 
 async def test_what_can_no_longer_be_told_after_learning_anew_is_closed_with_that_reason(history: History, opened: Opened) -> None:
@@ -226,6 +237,55 @@ async def test_a_fault_of_detection_is_a_finding_and_ends_nothing_else(history: 
     assert "calibrate" in off.summary
     history.do(lambda c: detectors.save(c, watch.target_id, replace(_kept(c, watch), at_us=1, cursor=_end(c, watch))))
     assert Kind.MONITOR not in [i.kind for i in judged(history, watch, NOON + 4 * MINUTE)]
+
+
+async def test_after_a_fault_it_is_tried_again_in_half_an_hour_from_what_was_stored(history: History, opened: Opened) -> None:
+    watch = await opened()
+    measured(history, 0, 100.0)
+    judged(history, watch, NOON)
+    measured(history, 1, -1.0)
+    assert [i.kind for i in judged(history, watch, NOON + 2 * MINUTE)] == [Kind.MONITOR]
+    history.do(lambda c: c.execute(delete(tables.sample).where(tables.sample.c.decode_tok_s < 0)))
+    assert Kind.MONITOR in [i.kind for i in judged(history, watch, NOON + 20 * MINUTE)]
+    assert Kind.MONITOR not in [i.kind for i in judged(history, watch, NOON + 33 * MINUTE)]
+
+
+async def test_a_fault_of_the_database_is_no_fault_of_detection(
+    history: History, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = await opened()
+    measured(history, 0, 100.0)
+
+    def locked(*_: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("database is locked"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(drift_module.points, "newest", locked)
+        with pytest.raises(OperationalError):
+            judged(history, watch, NOON)
+    measured(history, 1, 50.0)
+    assert [i.kind for i in judged(history, watch, NOON + MINUTE)] == [Kind.SPEED]
+
+
+async def test_a_row_from_a_clock_that_was_ahead_is_left_out(history: History, opened: Opened) -> None:
+    watch = await opened()
+    measured(history, 0, 100.0)
+    measured(history, 500_000, 10.0)
+    assert judged(history, watch, NOON + MINUTE) == []
+    measured(history, 2, 50.0)
+    [incident] = judged(history, watch, NOON + 2 * MINUTE)
+    assert incident.evidence["change_pct"] == pytest.approx(-50)
+
+
+async def test_what_was_known_under_a_clock_that_was_set_back_is_learnt_anew(history: History, opened: Opened) -> None:
+    watch = await opened()
+    measured(history, 500_000, 100.0)
+    judged(history, watch, NOON + 500_000 * MINUTE)
+    measured(history, 1, 100.0)
+    judged(history, watch, NOON + MINUTE)
+    [row] = history.rows("SELECT note, at_us FROM detector_state")
+    assert "the clock was set back" in row["note"]
+    assert stored(history).seen == {"CanaryPoint": 1}
 
 
 def _kept(connection: Connection, watch: TargetWatch) -> detectors.StoredDetector:

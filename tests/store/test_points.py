@@ -7,10 +7,11 @@ from heapq import merge
 
 import pytest
 from histories import NOON, History, a_sample
+from sqlalchemy import update
 
 from monitor.judge.drift.replay import known_us
-from monitor.model import Outcome, Phase, ServerPage, Verdict
-from monitor.store import detectors, points, record
+from monitor.model import FingerprintField, Outcome, Phase, ServerPage, Verdict
+from monitor.store import detectors, fingerprints, points, record, tables
 from monitor.store.detectors import StoredDetector
 from monitor.store.points import Cursor, Stretch
 from monitor.store.times import to_us
@@ -49,6 +50,25 @@ def test_a_canary_that_failed_at_once_was_known_at_once(history: History) -> Non
     assert (point.known_us, point.stale) == (point.at_us, None)
 
 
+def test_the_configuration_of_a_point_stays_the_same_when_more_of_it_becomes_known(history: History) -> None:
+    fields = {"vllm_version": FingerprintField("vllm_version", "root", "0.32")}
+    sample_id = history.sample()
+    row_id = history.do(lambda c: fingerprints.save(c, 1, "013fabc", fields, NOON))
+    history.do(lambda c: c.execute(update(tables.sample).where(tables.sample.c.id == sample_id).values(fingerprint_id=row_id)))
+    [(_, before)] = history.do(lambda c: points.canaries_after(c, 1, 0))
+    more = fields | {"driver_version": FingerprintField("driver_version", "root", "580.82")}
+    history.do(lambda c: fingerprints.save(c, 1, "b6ef123", more, NOON + MINUTE, row_id=row_id))
+    [(_, after)] = history.do(lambda c: points.canaries_after(c, 1, 0))
+    assert before.fingerprint is not None
+    assert before == after
+
+
+def test_what_is_dated_later_than_it_can_be_is_left_out(history: History) -> None:
+    history.samples([a_sample(started_at=NOON + n * MINUTE) for n in (0, 600, 2)])
+    found = history.do(lambda c: points.canaries_after(c, 1, 0, until_us=to_us(NOON + 10 * MINUTE)))
+    assert [point.at_us for _, point in found] == [to_us(NOON), to_us(NOON + 2 * MINUTE)]
+
+
 def test_only_what_is_newer_and_of_this_target_or_card_is_given(history: History) -> None:
     ids = history.samples([a_sample(started_at=NOON + n * MINUTE) for n in range(4)])
     history.sample(target="other")
@@ -69,7 +89,7 @@ def test_a_long_stretch_comes_in_pages_and_whole(history: History, monkeypatch: 
         page(history, 1, 60 * n + 10)
         look(history, "GPU-1", 60 * n + 20, 60.0)
     real = points.canaries_after
-    monkeypatch.setattr(points, "canaries_after", lambda c, target_id, after: real(c, target_id, after, 3))
+    monkeypatch.setattr(points, "canaries_after", lambda c, target_id, after, **more: real(c, target_id, after, 3, **more))
     with history.engine.connect() as connection:
         begin = points.cursor_at(connection, 1, ["GPU-1"], NOON + 2 * MINUTE)
         end = points.cursor_at(connection, 1, ["GPU-1"], None)

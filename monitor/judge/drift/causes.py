@@ -26,6 +26,7 @@ MISSING_TEXTS: Mapping[str, str] = {
     "vram_used_mib": "memory in use on the card (DCGM_FI_DEV_FB_USED; GB10 does not tell it)",
     "waiting": "requests that wait (the metrics page, vllm:num_requests_waiting)",
 }
+NO_CARD = "readings of the card: none is watched (`gpus` of the target: `auto` for cards of this machine, or {dcgm: URL} of an exporter)"
 UNEXPLAINED_LOOK_AT = "the server's log since then, other work on the machine, and what was deployed"
 
 
@@ -61,6 +62,8 @@ def attribute(signs: Signs) -> Attribution:
         elif all(proof is False for proof, _, _ in found):
             refuted.append(profile.cause)
     missing = tuple(MISSING_TEXTS.get(name, name) for name in dict.fromkeys(lacking))
+    if not signs.cards and missing:
+        missing = (NO_CARD, *(text for text in missing if text == MISSING_TEXTS["waiting"]))
     if not scored:
         return Attribution(Cause.UNEXPLAINED, _kind_of(signs), 0.0, UNEXPLAINED_LOOK_AT, looks[0].card, {}, (), tuple(refuted), missing)
     scored.sort(key=lambda entry: -entry[0])

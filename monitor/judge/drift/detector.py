@@ -17,7 +17,7 @@ from monitor.judge.drift.ceiling import Ceiling
 from monitor.judge.drift.clocks import Elasticity
 from monitor.judge.drift.findings import finding_of
 from monitor.judge.drift.flow import FlowChannel
-from monitor.judge.drift.heat import CardChannel
+from monitor.judge.drift.heat import CardChannel, call_roll
 from monitor.judge.drift.levels import LevelChannel
 from monitor.judge.drift.prefix import PrefixChannel
 from monitor.judge.drift.speed import SpeedChannel
@@ -27,10 +27,11 @@ from monitor.judge.drift.values import DAY_US, HOUR_US, SECOND_US, Armed, CardSi
 from monitor.judge.drift.window import ChangeWindow, Comparison
 from monitor.model import CanaryPoint, CardPoint, Finding, Outcome, Point, Severity
 
-STATE_VERSION = 1  # raise it when what is stored cannot be read by the next version: it then learns anew
+STATE_VERSION = 2  # raise it when what is stored cannot be read by the next version: it then learns anew
 GUARD_BLOCKS = 3  # what came so shortly before an onset may belong to it already
 GROWN = 1.25
-FORGET_CARD_US = 7 * DAY_US  # a card that was not seen for so long makes room when another comes
+FORGET_CARD_US = 7 * DAY_US  # a card that was not seen for so long, while others were, is forgotten
+RELEARNT = "learnt anew"  # in the place of what was open
 COMPARED = ("decode", "ttft", "steps")
 
 
@@ -74,12 +75,13 @@ class Detector:
 
     def _card(self, uuid: str, at_us: int) -> CardChannel:
         if uuid not in self.cards:
-            gone = [name for name, card in self.cards.items() if (card.last_minute_us or at_us) < at_us - FORGET_CARD_US]
-            for name in gone:
-                del self.cards[name], self.ceilings[name]
             self.cards[uuid] = CardChannel(uuid)
             self.ceilings[uuid] = Ceiling()
-        return self.cards[uuid]
+        card = self.cards[uuid]
+        if at_us >= card.roll_us:
+            for name in call_roll(self.cards, card, at_us, FORGET_CARD_US):
+                del self.cards[name], self.ceilings[name]
+        return card
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool:
         """Close what is over by now. Whether what is found may have changed."""
@@ -213,8 +215,7 @@ class Detector:
         self.window.window = None
         for card in self.cards.values():
             card.relearn(now_us)
-        self.open = {name: trouble for name, trouble in self.open.items() if name == "level"}
-        self.signature = self._signature()
+        self.signature = [RELEARNT]  # judged anew at once: what a card still shows is not over because an answer was pinned
 
 
 def _slower(comparisons: Iterable[Comparison], changed_us: int) -> dict[str, Effect]:

@@ -11,11 +11,13 @@ from monitor.model import Cause, Finding, Kind, Severity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_TOLD = 3  # sentences about cards
+MOST_MISSING = 2  # readings that are named at three at night
 METRICS = {
     "decode_tok_s": "decode rate",
     "ttft_ms": "time to first token",
     "engine_steps_s": "engine steps a second",
     "prompt_tokens": "prompt length",
+    "cached_share": "cached share of a repeated prompt",
 }
 CAUSES: Mapping[Cause, str] = {
     Cause.HEAT: "the card is held back by heat",
@@ -32,7 +34,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.NEIGHBOUR: "another process works on the card",
     Cause.HOST_BOUND: "the card waits for the processor",
     Cause.SLOW_STATE: "this start of the process landed slow, although nothing changed",
-    Cause.UNEXPLAINED: "why is not known",
+    Cause.UNEXPLAINED: "not known",
 }
 #: Readings that prove a cause, in the order in which they are told.
 PROOFS: Mapping[Cause, tuple[str, ...]] = {
@@ -109,8 +111,10 @@ def summary_of(trouble: Trouble, target: str) -> str:
         parts += [trouble.told[0], *(_shorter(text, trouble.told[0]) for text in trouble.told[1:MOST_TOLD])]
     elif trouble.cause is not None and trouble.kind != Kind.CONFIG_CHANGE.value:
         parts.append(f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}.")
-    if trouble.evidence.get("missing") and trouble.cause == Cause.UNEXPLAINED:
-        parts.append(f"It cannot be told from other causes without {'; '.join(trouble.evidence['missing'])}.")
+    missing = trouble.evidence.get("missing", ())
+    if missing and trouble.cause == Cause.UNEXPLAINED:
+        more = f"; and {len(missing) - MOST_MISSING} more readings (in the evidence)" if len(missing) > MOST_MISSING else ""
+        parts.append(f"It cannot be told from other causes without {'; '.join(missing[:MOST_MISSING])}{more}.")
     if trouble.look_at and not trouble.told:
         parts.append(f"Look at {trouble.look_at}.")
     return " ".join(parts)
@@ -137,10 +141,11 @@ def _what(trouble: Trouble, target: str) -> str:
     if trouble.kind == Kind.CONFIG_CHANGE.value:
         what = f"The configuration of {target} changed at {_time(trouble.since_us):%Y-%m-%d %H:%M} UTC"
         return f"{what}: {', '.join(moved)}." if moved else f"{what}; it is being compared with before."
-    if moved:
-        return f"{target}: {', '.join(moved)} {since}."
-    felt = "not felt yet" if "decode" in evidence.get("calm", ()) else "whether it slows decoding down cannot be told yet"
-    return f"{target}: {felt}, {since}."
+    if moved:  # a card may have been in trouble for long before anything is felt
+        felt_us = min(effect["since_us"] for effect in evidence["effects"])
+        return f"{target}: {', '.join(moved)} since {_time(max(felt_us, trouble.since_us)):%Y-%m-%d %H:%M} UTC."
+    felt = "not felt yet" if "decode" in evidence.get("calm", ()) else "whether decoding is slower for it cannot be told yet"
+    return f"{target}: {since}; {felt}."
 
 
 def _level(figures: Mapping[str, Any]) -> str:
@@ -152,7 +157,8 @@ def _moved(effects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Each metric once: a start that is slow shows in the decode rate too, and is told as the start."""
     told: dict[str, str] = {}
     for effect in effects:
-        name = "a cached prompt's time to first token" if effect["channel"] == "cache" else METRICS.get(effect["metric"], effect["metric"])
+        cached = effect["channel"] == "cache" and effect["metric"] == "ttft_ms"
+        name = "a cached prompt's time to first token" if cached else METRICS.get(effect["metric"], effect["metric"])
         told.setdefault(name, f"{name} {effect['change_pct']:+.1f} % ({effect['low_pct']:+.1f} to {effect['high_pct']:+.1f})")
     return told
 

@@ -50,8 +50,9 @@ class PrefixChannel:
         """Take up one canary; only a good answer of the pair says anything."""
         if p.outcome != "ok" or p.ttft_ms is None:
             return
-        if p.process_start_us != self.process_us or p.fingerprint != self.digest:
-            self.process_us, self.digest, self.pairs, self.first = p.process_start_us, p.fingerprint, 0, {}
+        process_us, digest = p.process_start_us or self.process_us, p.fingerprint or self.digest  # unknown is no other one
+        if process_us != self.process_us or digest != self.digest:
+            self.process_us, self.digest, self.pairs, self.first = process_us, digest, 0, {}
         took_ms, warm = p.ttft_ms - (p.queue_ms or 0.0), p.phase == "warm"
         if not p.probe.endswith(AGAIN):
             self.first[p.probe] = (p.known_us, took_ms if warm else 0.0)
@@ -119,11 +120,17 @@ class PrefixChannel:
         before, now = _ratio(self.learnt), _ratio(self.lost)
         served = self.share()
         statistic = {"pairs": len(self.lost), "cached_share": served.now, "cached_share_before": served.before}
-        if before is None or now is None:
-            return Effect("cache", Shift("ttft_ms", 0.0, 0.0, 0.0), self.since_us, Severity.WARNING, statistic)
+        if before is None or now is None:  # only the cached tokens tell: how many of them is the figure there is
+            return Effect("cache", self._share_lost(served), self.since_us, Severity.WARNING, statistic)
         spread = 1.4826 * median([abs(math.log(p.ratio / before)) for p in self.learnt if p.ratio is not None])
         half = 1.96 * spread * math.sqrt(1 / len(self.learnt) + 1 / len(self.lost))
         return Effect("cache", Shift.of_log("ttft_ms", math.log(now / before), half), self.since_us, Severity.WARNING, statistic)
+
+    def _share_lost(self, served: Pair) -> Shift:
+        """The fall of the cached share, with the least and the most that a lost pair still found."""
+        before, shares = served.before or 1.0, [p.share for p in self.lost if p.share is not None] or [served.now or 0.0]
+        now, low, high = (100.0 * (share / before - 1.0) for share in (median(shares), min(shares), max(shares)))
+        return Shift("cached_share", now, low, high)
 
     def share(self) -> Pair:
         """How much of the second prompt the cache served, before and now: by cached tokens, else 1 - its time by the first's."""

@@ -65,8 +65,8 @@ class SpeedChannel:
     last_index: int = 0
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """Take in one canary; only warm good ones count. Costs next to nothing: the work is done when the block is over."""
-        if p.outcome == Outcome.OK and p.phase == Phase.WARM:
+        """Take in one good canary that was not cold. Costs next to nothing: the work is done when the block is over."""
+        if p.outcome == Outcome.OK and p.phase != Phase.COLD:
             self.canaries.add(p, p.known_us, settings)
 
     def server(self, p: ServerPoint, settings: DriftSettings) -> None:  # noqa: ARG002 - fed like the other parts
@@ -89,15 +89,18 @@ class SpeedChannel:
         self.rates = [rate for rate in self.rates if rate.at_us >= open_us]  # where no canary came, nothing is asked of the engine either
 
     def _close(self, index: int, points: list[CanaryPoint], rates: list[Rate], settings: DriftSettings) -> None:
-        """One block: of the configuration and of the process that were seen last in it."""
+        """One block: of the configuration and of the process that were seen last in it, and of its warm canaries. Those after a rest,
+        while clocks came up, count where there are no others (a server that nobody else uses), and are compared with their like."""
         self.last_index = index
+        points = [p for p in points if p.phase == Phase.WARM] or points
         latest = max(points, key=attrgetter("at_us", "known_us"))
-        reference = self._reference(latest.fingerprint or "")
-        digest, start_us, block_s = latest.fingerprint, latest.process_start_us, self.block_s
+        named = [p.fingerprint for p in points if p.fingerprint is not None]
+        digest = latest.fingerprint or (named[-1] if named else self.references[-1].digest if self.references else "")
+        reference, start_us, block_s = self._reference(digest), latest.process_start_us, self.block_s
         rated: list[Taken] = []
         waited: list[Taken] = []
         for p in sorted(points, key=attrgetter("known_us", "at_us", "probe")):
-            if p.fingerprint == digest and p.process_start_us == start_us:
+            if (p.fingerprint or digest) == digest and p.process_start_us == start_us:  # what is not known is no other configuration
                 key, rate, wait_ms = self._key(reference, p), _rate(p), _wait_ms(p)
                 if rate is not None:
                     rated.append(Taken(key, decode_load(p), math.log(rate)))
@@ -114,8 +117,10 @@ class SpeedChannel:
         return self.canaries.block_us / SECOND_US
 
     def _reference(self, digest: str) -> Reference:
-        """The reference of a configuration, moved to the end; a new one when it is not known."""
-        if self.references and self.references[-1].digest == digest:
+        """The reference of a configuration, moved to the end; a new one when it is not known. What was learnt before any configuration
+        could be read ("") belongs to the first that can."""
+        if self.references and self.references[-1].digest in {digest, ""}:
+            self.references[-1].digest = digest
             return self.references[-1]
         for track in self.references[-1].tracks() if self.references else ():
             track.rest()
@@ -126,6 +131,8 @@ class SpeedChannel:
     @staticmethod
     def _key(reference: Reference, p: CanaryPoint) -> int:
         name = p.probe if p.priority is None else f"{p.probe} at priority {p.priority}"
+        if p.phase != Phase.WARM:
+            name = f"{name} ({p.phase})"
         return reference.keys.setdefault(name, len(reference.keys))
 
     def _watched(self, settings: DriftSettings) -> list[tuple[Metric, Track]]:

@@ -22,7 +22,7 @@ from monitor.model import Severity
 HOUR_S = 3600.0
 DATE_BLOCKS = 24  # the true onset is sought from two hours before the one that the tests found,
 MOST_DATED = 72  # and at most in the last six hours
-HOLD_BLOCKS = 6  # canaries too few for a block of their own wait half an hour for more
+HOLD_S = 24 * HOUR_S  # canaries too few for a block of their own wait so long for more: a probe may run once an hour
 RETRY_BLOCKS = 12  # no load was met often enough yet: again in an hour
 LEVEL_BLOCKS, LEVEL_LEAST = 96, 6  # what was before an effect: eight hours, at least half an hour
 NOW_BLOCKS = 6  # how large an effect is now: the last half hour
@@ -66,7 +66,7 @@ class Track:
         if self.effect is None:
             self.learnt_blocks += 1
         self.canaries += len(taken)
-        if self.held and index - self.held_index <= HOLD_BLOCKS:
+        if self.held and (index - self.held_index) * block_s <= HOLD_S:
             taken = [*self.held, *taken]
         self.held = []
         ordered = sorted(taken, key=lambda t: (t.key, t.value, t.load.mates or 0.0))
@@ -231,9 +231,14 @@ class Track:
         grouped: dict[int, list[Taken]] = {}
         for entry in self.gathered.entries():
             grouped.setdefault(entry.block, []).append(Taken(entry.key, Load(entry.mates, entry.prompts), entry.value))
-        found = [self._block(index, taken, s) for index, taken in sorted(grouped.items())]
+        found: list[Block] = []
         self.held = []
-        return [block for block in found if block is not None]
+        for index, taken in sorted(grouped.items()):
+            held, self.held = self.held, []
+            block = self._block(index, [*held, *taken], s)
+            found += [] if block is None else [block]
+        self.held = []
+        return found
 
     def _shift(self, by: float) -> None:
         """The level is another one: what was measured against the old one moves along."""

@@ -19,6 +19,7 @@ LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
 THERMAL = (Cause.HEAT, Cause.MEMORY_HEAT)
 POWER = (Cause.POWER_CAP, Cause.POWER_BRAKE)
 FAMILY: Mapping[Cause, Kind] = {**dict.fromkeys(THERMAL, Kind.THERMAL), **dict.fromkeys(POWER, Kind.POWER)}
+KINDS_OF_CARDS = tuple(kind.value for kind in (Kind.THERMAL, Kind.POWER))
 #: What the warnings of cards may say, with scores beside those of causes.py: a card that says it itself is worth a little more.
 CARD_SCORES: Mapping[Cause, float] = {
     Cause.POWER_BRAKE: 7.0,
@@ -78,7 +79,9 @@ def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]
     """What is open now, each trouble once."""
     cards = _card_troubles(seen, held, now_us)
     main = _main(seen, cards, held, now_us)
-    if main is not None and main.name in cards:
+    if main is not None:
+        cards.pop(_name_of(Cause(str(main.cause))), None)  # what explains it is told with it
+    if main is not None and main.name != "main":
         cards[main.name], main = main, None
     speed = cards.pop("main", None)
     level = _level(seen, main, cards, held, now_us)
@@ -142,16 +145,19 @@ def _of_warnings(name: str, warnings: Sequence[Warned], calm: Sequence[str], hel
 
 
 def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
-    """Slower decoding, first tokens, engine steps or starts, and why. Where a card explains it, it is that card's trouble, by its name."""
+    """Slower decoding, first tokens, engine steps or starts, and why. Where a card explains it, it is that card's trouble, by its name;
+    but what was open before its cause was known goes on under its own name: the cause is refined, and nobody is told that it was over."""
     if not seen.effects:
         return None
-    why = attribute(seen.signs)
+    why, first = attribute(seen.signs), _felt_first(held, cards)
     by_card = _explaining(seen, cards)
     if by_card is not None and why.cause is not Cause.CACHE_LOST:
-        return _louder(by_card, seen, why)
-    before = held.get("main") or held.get(_name_of(why.cause))
+        louder = _louder(by_card, seen, why)
+        return louder if first is None or by_card.name in held else _under(first, louder)
+    before = first or held.get(_name_of(why.cause))
     cause, kind, score = _steady(why, before, now_us)
-    name = _name_of(cause)
+    name = _name_of(cause) if first is None else first.name
+    kind = kind if first is None or kind is Kind.CONFIG_CHANGE else Kind(first.kind)
     subject = _subject(kind, seen, why, before)
     severity = max((effect.severity for effect in seen.effects.values()), key=LOUDNESS.index)
     since_us = min([effect.since_us for effect in seen.effects.values()] + ([before.since_us] if before is not None else []))
@@ -160,12 +166,24 @@ def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble],
     return Trouble(name, kind, subject, severity, since_us, opened_us, cause, score, evidence, [], why.look_at)
 
 
+def _felt_first(held: Mapping[str, Trouble], cards: Mapping[str, Trouble]) -> Trouble | None:
+    """What was felt and is open, and is no card's own warning now."""
+    found = [held[name] for name in ("main", *KINDS_OF_CARDS) if name in held and (name == "main" or name not in cards)]
+    return next((trouble for trouble in found if "effects" in trouble.evidence), None)
+
+
+def _under(first: Trouble, trouble: Trouble) -> Trouble:
+    """A trouble as what is known by now of one that was open before it."""
+    since_us = min(first.since_us, trouble.since_us)
+    return replace(trouble, name=first.name, kind=first.kind, subject=first.subject, since_us=since_us, opened_us=first.opened_us)
+
+
 def _explaining(seen: Seen, cards: Mapping[str, Trouble]) -> Trouble | None:
     """The card's trouble that slows things down: a warning or a page, and its clock is not known to be as it was."""
     loud = [t for t in cards.values() if t.severity != Severity.INFO and t.cause != Cause.UNEXPLAINED]
     for trouble in sorted(loud, key=lambda t: -t.score):
         looks = [Look(seen.signs, card) for card in seen.signs.cards if card.uuid in trouble.evidence["cards"]]
-        if trouble.cause in POWER or any(clock_down(look) is not False for look in looks):
+        if any(clock_down(look) is not False for look in looks):
             return trouble
     return None
 
@@ -224,10 +242,11 @@ def evidence_of(effects: Mapping[str, Effect], signs: Signs, why: Attribution) -
 
 
 def figure(effect: Effect) -> dict[str, Any]:
-    """Metric and change in per cent with its interval."""
+    """Metric and change in per cent with its interval; of a level, which does not change, the share of canaries that waited too long."""
     shift = effect.shift
     rounded = [round(value, 2) for value in (shift.change_pct, shift.low_pct, shift.high_pct)]
-    return {"metric": shift.metric, "change_pct": rounded[0], "low_pct": rounded[1], "high_pct": rounded[2]}
+    names = ("share_pct", "share_low_pct", "share_high_pct") if effect.channel == "level" else ("change_pct", "low_pct", "high_pct")
+    return {"metric": shift.metric, **dict(zip(names, rounded, strict=True))}
 
 
 # -- levels, workload, configuration ----------------------------------------------------------------------------------
@@ -255,9 +274,10 @@ def _level(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held:
     evidence["levels"] = {name: {**figure(effect), **effect.statistic} for name, effect in sorted(seen.levels.items())}
     if seen.effects:
         evidence["felt_too"] = [{"channel": e.channel, **figure(e)} for e in seen.effects.values()]
-    subject = before.subject if before is not None else worst
-    since_us = min([e.since_us for e in seen.levels.values()] + ([before.since_us] if before is not None else []))
-    opened_us = before.opened_us if before is not None else now_us
+    goes_on = before is not None and before.subject in seen.levels  # a class that is well again is over, whoever else waits now
+    subject = before.subject if before is not None and goes_on else worst
+    since_us = min([seen.levels[subject].since_us] + ([before.since_us] if before is not None and goes_on else []))
+    opened_us = before.opened_us if before is not None and goes_on else now_us
     return Trouble("level", Kind.SERVICE_LEVEL, subject, Severity.PAGE, since_us, opened_us, cause, score, evidence, [], why.look_at)
 
 

@@ -109,6 +109,17 @@ def test_after_a_pin_what_is_slow_is_normal() -> None:
     assert feed(detector, story.play(6.0)) == []
 
 
+def test_a_pin_does_not_end_what_a_card_still_shows() -> None:
+    story = ServerStory()
+    detector = learnt(story)
+    early = feed(detector, story.play(0.6, hot))
+    now_us = START_US + int(4.6 * HOUR_US)
+    detector.relearn(now_us)
+    assert detector.advance(now_us, QUICK)
+    (found,) = detector.findings("box", now_us, QUICK)
+    assert (found.key, found.since) == (early[0].key, early[0].since)
+
+
 def test_asking_changes_nothing() -> None:
     story = ServerStory()
     detector = learnt(story)

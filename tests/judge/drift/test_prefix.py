@@ -46,6 +46,28 @@ def test_a_cache_that_finds_nothing_any_more_is_lost() -> None:
     assert effect.since_us == START_US + 40 * EVERY_US + 2 * SECOND_US
 
 
+def test_where_only_the_cached_tokens_tell_their_share_is_the_figure() -> None:
+    pairs = Pairs().play(40)
+    for pair in range(4):
+        at_us = START_US + (40 + pair) * EVERY_US
+        first = CanaryPoint(at_us, at_us, "pair", prompt_tokens=600.0, ttft_ms=28.0, process_start_us=1, phase="idle")
+        again = first._replace(at_us=at_us + SECOND_US, known_us=at_us + SECOND_US, probe="pair-again", cached_tokens=0.0)
+        pairs.channel.canary(first, SETTINGS)
+        pairs.channel.canary(again, SETTINGS)
+    effect = pairs.channel.effect()
+    assert effect is not None
+    assert (effect.shift.metric, effect.shift.change_pct) == ("cached_share", -100.0)
+
+
+def test_a_canary_whose_configuration_could_not_be_read_changes_nothing() -> None:
+    pairs = Pairs().play(40)
+    before = pairs.channel.pairs
+    at_us = START_US + 41 * EVERY_US
+    pairs.channel.canary(CanaryPoint(at_us, at_us, "other", ttft_ms=20.0, process_start_us=None, fingerprint=None), SETTINGS)
+    pairs.play(1)
+    assert pairs.channel.pairs == before + 1
+
+
 def test_where_the_server_does_not_tell_cached_tokens_the_time_tells() -> None:
     pairs = Pairs(tells_tokens=False).play(40)
     assert pairs.channel.effect() is None

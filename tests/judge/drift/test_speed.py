@@ -143,9 +143,9 @@ def test_a_probe_that_falls_silent_is_no_drop() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"outcome": "truncated"}, {"phase": "idle"}, {"phase": "cold"}, {"decode_tok_s": math.nan}, {"completion_tokens": 5.0}],
+    [{"outcome": "truncated"}, {"phase": "cold"}, {"decode_tok_s": math.nan}, {"completion_tokens": 5.0}],
 )
-def test_only_warm_good_answers_of_eight_tokens_count(trained: bytes, fields: dict[str, Any]) -> None:
+def test_only_good_answers_of_eight_tokens_that_were_not_cold_count(trained: bytes, fields: dict[str, Any]) -> None:
     channel = fed(again(trained), canaries(range(LEARNT, LEARNT + HOUR), **{"decode_tok_s": 30.0, **fields}))
     assert "decode" not in effects(channel)
 
@@ -324,6 +324,37 @@ def test_a_canary_every_ten_minutes_learns_and_finds_too() -> None:
     channel = fed(SpeedChannel(), rare)
     assert channel.armed(SETTINGS)[0].armed
     assert effects(channel)["decode"].shift.change_pct == pytest.approx(-7, abs=1)
+
+
+def test_a_probe_that_runs_once_an_hour_learns_and_finds_too() -> None:
+    hourly = (p for i, p in enumerate(canaries(range(8 * DAY), factor=step(7 * DAY, 0.8))) if i % HOUR == 0)
+    channel = fed(SpeedChannel(), hourly)
+    assert channel.armed(SETTINGS)[0].armed
+    assert effects(channel)["decode"].shift.change_pct == pytest.approx(-20, abs=2)
+
+
+def test_a_server_that_is_always_at_rest_is_learnt_by_its_canaries_after_a_rest() -> None:
+    channel = fed(SpeedChannel(), canaries(range(LEARNT + 30), factor=step(LEARNT, 0.8), phase="idle"))
+    assert effects(channel)["decode"].shift.change_pct == pytest.approx(-20, abs=2)
+
+
+def test_a_canary_after_a_rest_says_nothing_beside_warm_ones(trained: bytes) -> None:
+    warm = list(canaries(range(LEARNT, LEARNT + HOUR)))
+    slow = canaries(range(LEARNT, LEARNT + HOUR), factor=lambda _: 0.5, phase="idle", seed=1)
+    both = sorted([*warm, *slow], key=lambda p: p.known_us)
+    assert fed(again(trained), iter(both)).references == fed(again(trained), iter(warm)).references
+
+
+def test_a_configuration_that_could_not_be_read_is_no_other_one(trained: bytes) -> None:
+    read = list(canaries(range(LEARNT, LEARNT + HOUR), factor=step(LEARNT, 0.9)))
+    some = [p._replace(fingerprint=None) if i % 5 == 4 else p for i, p in enumerate(read)]
+    assert fed(again(trained), iter(some)).references == fed(again(trained), iter(read)).references
+
+
+def test_what_was_learnt_before_the_configuration_could_be_read_is_kept() -> None:
+    channel = fed(SpeedChannel(), canaries(range(LEARNT), fingerprint=None))
+    fed(channel, canaries(range(LEARNT, LEARNT + 30), factor=step(LEARNT, 0.9)))
+    assert effects(channel)["decode"].shift.change_pct == pytest.approx(-10, abs=1)
 
 
 def test_it_is_not_armed_while_no_load_was_met_often_enough() -> None:

@@ -109,10 +109,60 @@ def test_two_classes_behind_one_queue_are_one_incident() -> None:
     assert set(found.evidence["levels"]) == {"chat", "batch"}
 
 
-def test_the_subject_stays_when_the_class_that_was_first_is_well_again() -> None:
-    both = troubles(seen(levels={"chat": effect("level"), "batch": effect("level")}, flow=QUEUE))
-    (found,) = findings(seen(levels={"chat": effect("level")}, flow=QUEUE), both)
-    assert found.subject == both[0].subject == "batch"
+def test_the_subject_stays_while_that_class_waits_whoever_waits_beside_it() -> None:
+    first = troubles(seen(levels={"chat": effect("level")}, flow=QUEUE))
+    later = effect("level", since_us=NOW_US + 20 * MINUTE_US)
+    (found,) = troubles(seen(levels={"chat": effect("level"), "batch": later}, flow=QUEUE), first, NOW_US + HOUR_US)
+    assert (found.subject, found.since_us) == ("chat", NOW_US)
+
+
+def test_a_class_that_is_well_again_is_over_and_the_one_that_still_waits_is_told_with_its_own_time() -> None:
+    later = effect("level", since_us=NOW_US + 20 * MINUTE_US)
+    both = troubles(seen(levels={"chat": effect("level"), "batch": later}, flow=QUEUE))
+    (found,) = troubles(seen(levels={"batch": later}, flow=QUEUE), both, NOW_US + HOUR_US)
+    assert (found.subject, found.since_us, found.opened_us) == ("batch", NOW_US + 20 * MINUTE_US, NOW_US + HOUR_US)
+
+
+def test_the_figure_of_a_level_is_a_share_and_no_change() -> None:
+    (found,) = findings(seen(levels={"chat": effect("level", 90.0)}, flow=QUEUE))
+    assert found.evidence["share_pct"] == 90.0
+    assert "change_pct" not in found.evidence
+
+
+def test_slow_decoding_that_was_open_before_the_card_explained_it_goes_on_under_its_name_with_the_cause() -> None:
+    first = troubles(seen([effect("decode")]))
+    (found,) = troubles(seen([effect("decode")], warnings=[warned()], card=HOT), first, NOW_US + 5 * MINUTE_US)
+    assert first[0].cause is Cause.UNEXPLAINED
+    assert finding_of(found, "box").key == finding_of(first[0], "box").key
+    assert (found.cause, found.severity, found.opened_us) == (Cause.HEAT, Severity.PAGE, NOW_US)
+    assert "card GPU-1 is held back" in finding_of(found, "box").summary
+    (still,) = troubles(seen([effect("decode")], warnings=[warned()], card=HOT), [found], NOW_US + 10 * MINUTE_US)
+    assert finding_of(still, "box").key == finding_of(first[0], "box").key
+
+
+def test_slow_decoding_whose_cause_is_proven_by_readings_alone_goes_on_under_its_name_too() -> None:
+    first = troubles(seen([effect("decode")]))
+    (found,) = troubles(seen([effect("decode")], card=HOT), first, NOW_US + 5 * MINUTE_US)
+    assert finding_of(found, "box").key == finding_of(first[0], "box").key
+    assert found.cause is Cause.HEAT
+
+
+def test_a_hot_card_stays_told_when_decoding_is_well_again() -> None:
+    first = troubles(seen([effect("decode")]))
+    joined = troubles(seen([effect("decode")], warnings=[warned()], card=HOT), first, NOW_US + 5 * MINUTE_US)
+    (left,) = troubles(seen(warnings=[warned()], card=HOT, calm=("decode",)), joined, NOW_US + HOUR_US)
+    assert (left.kind, left.subject, left.severity) == (Kind.THERMAL, "GPU-1", Severity.WARNING)
+
+
+def test_a_lowered_limit_at_which_the_clock_is_as_ever_explains_nothing() -> None:
+    drafts = FlowSigns(spec_acceptance=Pair(0.7, 0.4))
+    found = troubles(seen([effect("decode")], warnings=[warned("power_limit", Cause.POWER_CAP)], flow=drafts))
+    assert {(t.kind, t.cause) for t in found} == {(Kind.POWER, Cause.POWER_CAP), (Kind.SPEED, Cause.SPECULATION)}
+
+
+def test_what_is_felt_is_dated_by_itself_and_not_by_the_card_s_first_sign() -> None:
+    (found,) = findings(seen([effect("decode", since_us=NOW_US + 2 * HOUR_US)], warnings=[warned()], card=HOT))
+    assert "decode rate -8.0 % (-9.0 to -7.0) since 2023-11-15 00:13 UTC" in found.summary
 
 
 def test_a_level_that_breaks_because_the_card_is_hot_belongs_to_the_heat() -> None:
@@ -192,7 +242,9 @@ def test_what_is_unexplained_says_which_reading_would_tell() -> None:
     blind = CardSigns("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0))
     (found,) = findings(seen([effect("decode")], card=blind))
     assert found.cause is Cause.UNEXPLAINED
-    assert "DCGM_FI_DEV_POWER_VIOLATION" in found.summary
+    assert any("DCGM_FI_DEV_POWER_VIOLATION" in text for text in found.evidence["missing"])
+    assert found.evidence["missing"][0] in found.summary
+    assert len(found.summary) < 600
 
 
 def test_the_proof_stands_in_the_sentence_before_and_now() -> None:
