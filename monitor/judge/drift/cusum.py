@@ -19,6 +19,7 @@ from monitor.judge.drift.values import DriftSettings
 
 MONTH_S = 30 * 86_400.0
 TAIL = 2.0  # Huber's density is normal up to so many standard deviations, exponential beyond
+TAIL_LESS = 0.5 * TAIL * TAIL
 CLIP = 3.0  # so far a single block moves the filter
 FORGET = -4.0  # an onset with less log-likelihood than this adds nothing to a sum that must reach e^12
 SETTLED = 0.001  # how well the constant of a process is known in the end, as a logarithm
@@ -112,21 +113,29 @@ class StepWatch:
         """Carry every possible onset on by one block, begin a new one, and drop those that cannot matter."""
         decay, gain_wander, gain_constant = filter_
         nothing = _huber(surprise)
-        step_small, step_large = sizes.small / spread, sizes.large / spread
+        step_small, step_large, growth = sizes.small / spread, sizes.large / spread, sizes.growth
+        exp, most = math.exp, sizes.large
         kept: list[Onset] = []
         total = 0.0
+        # The inmost loop of a replay: Huber's density and the bounds are written out.
         for block, gone, constant, ramp_gone, ramp_constant, was_small, was_large, was_ramp in (*self.onsets, NEW._replace(block=index)):
             wander, ramp_wander = gone * decay, ramp_gone * decay
             left = 1.0 - wander - constant
-            ramp_left = min(sizes.large, (index - block + 1) * sizes.growth) - ramp_wander - ramp_constant
-            small = was_small + nothing - _huber(surprise + step_small * left)
-            large = was_large + nothing - _huber(surprise + step_large * left)
-            ramp = was_ramp + nothing - _huber(surprise + ramp_left / spread)
+            grown = (index - block + 1) * growth
+            ramp_left = (grown if grown < most else most) - ramp_wander - ramp_constant
+            z = abs(surprise + step_small * left)
+            small = was_small + nothing - (0.5 * z * z if z <= TAIL else TAIL * z - TAIL_LESS)
+            z = abs(surprise + step_large * left)
+            large = was_large + nothing - (0.5 * z * z if z <= TAIL else TAIL * z - TAIL_LESS)
+            z = abs(surprise + ramp_left / spread)
+            ramp = was_ramp + nothing - (0.5 * z * z if z <= TAIL else TAIL * z - TAIL_LESS)
             if small > FORGET or large > FORGET or ramp > FORGET:
                 swallowed, ramp_swallowed = wander + gain_wander * left, ramp_wander + gain_wander * ramp_left
                 following, ramp_following = constant + gain_constant * left, ramp_constant + gain_constant * ramp_left
                 kept.append(Onset(block, swallowed, following, ramp_swallowed, ramp_following, small, large, ramp))
-                total += math.exp(min(small, MOST)) + math.exp(min(large, MOST)) + math.exp(min(ramp, MOST))
+                total += (
+                    exp(small if small < MOST else MOST) + exp(large if large < MOST else MOST) + exp(ramp if ramp < MOST else MOST)
+                )
         if len(kept) > MOST_ONSETS:
             kept.remove(min(kept, key=lambda onset: onset.best))
         self.onsets = kept
@@ -146,7 +155,7 @@ class StepWatch:
 def _huber(z: float) -> float:
     """Minus the log of Huber's density, up to a constant."""
     size = abs(z)
-    return 0.5 * z * z if size <= TAIL else TAIL * size - 0.5 * TAIL * TAIL
+    return 0.5 * z * z if size <= TAIL else TAIL * size - TAIL_LESS
 
 
 @dataclass(slots=True)
