@@ -32,7 +32,7 @@ from monitor.model import GpuEvent, Outcome, Probe, Sample, Verdict
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application
 from monitor.store import record
-from monitor.store.database import DatabaseError, open_writer, shown
+from monitor.store.database import DatabaseError, file_of, open_writer, shown
 from monitor.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ IDENTITY_EVERY_S = 180.0
 CARDS_EVERY_S = 5.0  # how often it is asked whether driver or cards changed; asking costs nothing
 NVML_IDENTITY_EVERY_S = 20.0
 DATABASE_RETRY_S = 10.0
+GUARD_EVERY_S = 5.0
 SLEPT = timedelta(seconds=30)  # a judge that comes this late was stopped or suspended: silence before it was ours
 CENSORED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
 
@@ -117,7 +118,7 @@ class Daemon:
         schedule_of_all = Schedule(self._watches, lanes)
         dispatcher = Dispatcher(writer, self._channels)
         loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
-        loops += [asyncio.create_task(self._judge(writer)), asyncio.create_task(self._identities())]
+        loops += [asyncio.create_task(self._judge(writer)), asyncio.create_task(self._identities()), asyncio.create_task(self._guard_file())]
         loops.append(asyncio.create_task(dispatcher.run(OUTBOX_EVERY_S)))
         loops.append(asyncio.create_task(run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])))
         gc.collect()
@@ -224,6 +225,17 @@ class Daemon:
                     continue
                 self._exporter.incidents(watch.settings.name, open_now)
             await asyncio.sleep(JUDGE_EVERY_S)
+
+    async def _guard_file(self) -> None:
+        """A history that was moved or deleted while it was open takes every write and shows none: say so and end, to be started anew."""
+        database = self._settings.database
+        opened = await asyncio.to_thread(file_of, database)
+        while opened is None or await asyncio.to_thread(file_of, database) == opened:  # None: it is no file
+            await asyncio.sleep(GUARD_EVERY_S)
+        raise DatabaseError(
+            f"the history {shown(database)} was moved, replaced or deleted while it was open: what is measured would be lost. "
+            "Start vllm-canary again; stop it first when the history is to be moved"
+        )
 
     async def _identities(self) -> None:
         """Read every target's identity now, every few minutes, and when the driver or a card changed; after a restart of the server

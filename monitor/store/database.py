@@ -68,6 +68,17 @@ def open_writer(database: str) -> Engine:
     return engine
 
 
+def file_of(database: str) -> tuple[int, int] | None:
+    """Which file that path names now (device and inode); None where there is none, or the database is no file."""
+    if not is_sqlite(database):
+        return None
+    try:
+        found = sqlite_path(database).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def open_reader(database: str) -> Engine:
     """An engine that only reads, also beside a running daemon and without write permission. Raises DatabaseError."""
     try:

@@ -163,6 +163,15 @@ def test_a_locked_database_loses_no_sample(started: Started, tmp_path: Path) -> 
     assert daemon.terminate() == 0
 
 
+def test_a_history_that_is_deleted_while_it_is_open_ends_the_daemon_with_the_reason(started: Started, tmp_path: Path) -> None:
+    daemon = started(**{"monitor.daemon.service.GUARD_EVERY_S": 0.1})
+    wait_for(lambda: good(tmp_path, 1), "a good sample")
+    (tmp_path / "history.db").unlink()
+    wait_for(lambda: "was moved, replaced or deleted while it was open" in daemon.log, "it says what happened")
+    assert daemon.process.wait(20) == 3
+    assert "Traceback" not in daemon.log
+
+
 def test_a_changed_context_length_is_told_once_with_before_and_after(
     started: Started, child_standin: ChildStandIn, receiver: Receiver, tmp_path: Path
 ) -> None:
