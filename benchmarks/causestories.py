@@ -44,9 +44,8 @@ BLINDED = {
     f"power-brake{BLIND}": Raises("speed", "unexplained"),
     f"hidden-limit{BLIND}": Raises("speed", "unexplained"),
 }
-#: Scenarios whose trouble is not in a file of samples: what the daemon itself meets at the metrics page; and weights whose likeliest tokens
-#: are all others but the one chosen, so that the move of log-probabilities, which is of tokens seen both times, shows nothing.
-NOT_IN_A_FILE = ("metrics-gone", "renamed-metrics", "sleep", "new-weights")
+#: Scenarios whose trouble is not in a file of samples: what the daemon itself meets at the metrics page.
+NOT_IN_A_FILE = ("metrics-gone", "renamed-metrics", "sleep")
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,17 +72,28 @@ A card's `cooling` is a factor on the thermal resistance between its die and the
 
     vllm-canary simulate --scenario heat --export heat.csv --hours 72 --onset 60
 
-writes the samples (and `heat.readings.csv`) that a daemon would have stored, in virtual time: the same engine, cards and scenarios, where
-many equal steps are taken at once. `--onset` says after how many hours the scenario begins (half of them otherwise). Samples are uneven
-as those of an idle server are (decode rate some tenths of a per cent, now and then one that is slow, a slow wander, no drift), looks at
-the cards too (power by 1.5 %, the air of the room by some tenths of a degree). Answers are judged as by a daemon whose pins were taken
-from the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and `logprob_shift` are filled for every probe
-that asks for log-probabilities.
+writes the samples (and beside them `heat.readings.csv` and `heat.pins.yaml`) that a daemon would have stored, in virtual time: the same
+engine, cards and scenarios, where many equal steps are taken at once. `--onset` says after how many hours the scenario begins (half of
+them otherwise). Samples are uneven as those of an idle server are (decode rate some tenths of a per cent, now and then one that is slow,
+a slow wander, no drift), looks at the cards too (power by 1.5 %, the air of the room by some tenths of a degree). Answers are judged as
+by a daemon whose pins were taken from the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and
+`logprob_shift` are filled for every probe that asks for log-probabilities. Those pins lie in `heat.pins.yaml`, as `pins export` writes
+them, and `backtest heat.csv` reads them: shifts say nothing without the noise of the pins. Where another answer came, the shift is that
+of the whole pinned answer, scored, if nobody else was served; the few milliseconds that this takes a server are left out.
+
+## The language model
+
+It is a table: some twenty questions that it knows, filler for everything else, and log-probabilities that follow from variant, seed and
+place. What it thinks of a text agrees with what it says: an answer of its own is scored as it was said, down to the end-of-text token, so
+`pin` measures no noise on it where there is none. `POST /-/control {"answers": "int4"}` swaps the weights: `int4` says the same and moves
+the log-probabilities by some 0.7 nat; `new-weights` moves them by some 3 nat and answers four questions otherwise, three as well as before
+and one with a wrong amount; `lost-bos` loses the beginning-of-text token, and is fluent and wrong.
 
 ## Scenarios
 
 A scenario is a YAML file with a time line (`monitor/simulate/scenarios/`); `--scenario` takes a file of your own too. *Raises* is the
-kind and the cause that it must lead to; which of them the judges of this version find is told in docs/alerts.md.
+kind and the cause that it must lead to, of the closed lists; which of them the judges of this version find is told in docs/alerts.md.
+Names and values of a file are checked before the story begins.
 
 | scenario | what happens | raises |
 |---|---|---|

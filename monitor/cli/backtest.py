@@ -19,9 +19,10 @@ from monitor.cli.common import (
     now_utc,
     print_json,
 )
-from monitor.errors import REGRESSION
+from monitor.errors import REGRESSION, UNMEASURED
 
 SINCE = "30d"
+PAGE_BEGINS = b"<!doctype html>"  # monitor/show/driftplot.py
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from monitor.show.backtests import incident_record, print_report, target_record  # noqa: PLC0415
     from monitor.show.driftplot import Sketch  # noqa: PLC0415
 
+    _check_plot(args)
     configured = found_settings(args)
     detector = DetectorSettings() if configured is None else configured.detector
     classes = {} if configured is None else configured.classes
@@ -64,17 +66,21 @@ def run(args: argparse.Namespace) -> int:
         print_report(report)
     if sketch is not None:
         _draw(args, sketch, pasts)
-    return REGRESSION if report["incidents"] else 0
+    if report["incidents"]:
+        return REGRESSION
+    return 0 if any(count for past in pasts for count in past.replay.counts.values()) else UNMEASURED
 
 
 def _of_file(args: argparse.Namespace, settings: Any, configured: Any, sketch: Any) -> tuple[list[Any], list[str]]:
     from monitor.daemon.past import of_file  # noqa: PLC0415
+    from monitor.daemon.tuning import check_classes  # noqa: PLC0415
     from monitor.judge.drift.beside import Rules  # noqa: PLC0415
 
     if args.since is not None or args.until is not None:
         raise CommandError("--since and --until choose from the history; a file is judged whole")
     rules = Rules(probes=_probes(configured))
     pasts, notes = of_file(Path(args.file), settings, rules, watcher=None if sketch is None else sketch.watch)
+    check_classes(args.wishes, () if configured is None else configured.classes, {name for past in pasts for name in past.classes})
     if args.target is not None:
         known = [past.replay.target for past in pasts]
         if args.target not in known:
@@ -85,13 +91,16 @@ def _of_file(args: argparse.Namespace, settings: Any, configured: Any, sketch: A
 
 def _of_history(args: argparse.Namespace, settings: Any, configured: Any, sketch: Any) -> tuple[list[Any], list[str]]:
     from monitor.daemon.past import of_history  # noqa: PLC0415
+    from monitor.daemon.tuning import check_classes  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
+    from monitor.store.points import classes_of  # noqa: PLC0415
 
     now = now_utc()
-    since, until = moment(args.since or SINCE, now), moment(args.until, now)
+    since, until = moment(args.since or SINCE, now), moment(args.until, now) or now
     watcher = None if sketch is None else sketch.watch
     with reading(database_of(args)) as connection:
         rows = chosen_rows(connection, args.target)
+        check_classes(args.wishes, () if configured is None else configured.classes, classes_of(connection))
         pasts = [of_history(connection, row, settings, _rules(row, configured), since, until, watcher=watcher) for row in rows]
     notes = [] if rows else ["the history knows no target yet; `vllm-canary run` starts one"]
     empty = [past.replay.target for past in pasts if not any(past.replay.counts.values())]
@@ -117,6 +126,22 @@ def _probes(configured: Any) -> Mapping[str, Any]:
     if configured is None or not Path(configured.probes).is_dir():
         return {}
     return {probe.name: probe for probe in load_probes(Path(configured.probes), configured)}
+
+
+def _check_plot(args: argparse.Namespace) -> None:
+    """A page may be drawn anew, but nothing else is written over: least of all the file that is read. Raises CommandError."""
+    plot = None if args.plot is None else Path(args.plot)
+    if plot is None or not plot.is_file():
+        return
+    if args.file is not None and Path(args.file).exists() and plot.samefile(args.file):
+        raise CommandError(f"--plot {args.plot} is the file that is read; name another one, for example {plot.with_suffix('.html').name}")
+    try:
+        with plot.open("rb") as there:
+            begins = there.read(len(PAGE_BEGINS))
+    except OSError as error:
+        raise CommandError(f"--plot {args.plot} cannot be written: {error.strerror}") from None
+    if begins and begins != PAGE_BEGINS:
+        raise CommandError(f"--plot {args.plot} is there already and is no page of ours; it is left alone, so name another file")
 
 
 def _draw(args: argparse.Namespace, sketch: Any, pasts: Sequence[Any]) -> None:

@@ -27,7 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The whole verdict, as `--json` prints it. `regressed` None: too little could be measured."""
+    """The whole verdict, as `--json` prints it. `regressed` None: too little could be measured or judged. `notes`: sentences about the
+    whole: failures over all probes, why the model shift was not tested, pins that are stale."""
 
     candidate: str
     against: str
@@ -35,6 +36,7 @@ class GateResult:
     probes: list[Any]  # ProbeResult
     differences: list[Change]
     shift: Any  # ShiftResult
+    notes: list[str]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -167,11 +169,11 @@ async def _judged(
     rounds: dict[str, list[tuple[Any, Pin | None]]] = {probe.name: [] for probe in probes}
     for name, runs in measured.items():
         for one, sent in runs:
-            pin, _ = pin_for(known.pins, sent, known.digest)
+            pin, stale = pin_for(known.pins, sent, known.digest)
             judgement = unpinned if pin is None else judge_gate(sent, one.sample.outcome, observed(one.answer), pin)
             if pin is not None and judgement.first_divergence is not None:
                 judgement = replace(judgement, logprob_shift=(await scored_shift(http, sent, model, pin.outputs[0]))[0])
-            rounds[name].append((Round(one.sample, judgement, one.detail), pin))
+            rounds[name].append((Round(one.sample, judgement, one.detail, stale), pin))
     return rounds
 
 
@@ -183,7 +185,7 @@ def _result(
     differences: list[Change],
 ) -> GateResult:
     """What it adds up to: a regression of one probe, or a shift of the model over all of them, is one of the whole."""
-    from monitor.judge.candidate import judge_candidate  # noqa: PLC0415
+    from monitor.judge.candidate import conclude, judge_candidate  # noqa: PLC0415
     from monitor.judge.shift import judge_shift  # noqa: PLC0415
 
     results = [judge_candidate(probe, [one for one, _ in rounds[probe.name]], known.samples) for probe in probes]
@@ -196,10 +198,18 @@ def _result(
             shifts.setdefault(name, []).append(shift_nat)
             noise[name], repeats[name] = pin.noise_nat or 0.0, pin.repeats
     shift = judge_shift(shifts, noise, repeats)
-    regressed: bool | None = any(r.regressed for r in results) or bool(shift.shifted)
-    if not regressed and any(r.regressed is None for r in results):
-        regressed = None
-    return GateResult(args.candidate, args.against, regressed, results, differences, shift)
+    whole = conclude(results, shift, args.rounds)
+    notes = [*whole.notes, *_stale(args.against, rounds)]
+    return GateResult(args.candidate, args.against, whole.regressed, results, differences, shift, notes)
+
+
+def _stale(against: str, rounds: Mapping[str, list[tuple[Any, Pin | None]]]) -> list[str]:
+    """Pins that are no reference for production itself any more must not judge a candidate without a word."""
+    names = sorted({name for name, runs in rounds.items() for one, _ in runs if one.stale})
+    if not names:
+        return []
+    told = f"the pins of {', '.join(names)} are stale: {against} has changed since they were taken, and may answer otherwise itself"
+    return [f'{told}; `vllm-canary pin --target {against} --reason "…"` pins it as it is now']
 
 
 def _print(result: GateResult) -> None:
@@ -232,5 +242,8 @@ def _print(result: GateResult) -> None:
         moved = ", ".join(result.shift.moved)
         effect = f"{result.shift.effect_nat or 0:.3f} nat"
         out.print(f"the log-probabilities of the pinned answers moved by {effect}: {moved}", markup=False)
-    told, style = {None: ("could not be measured", "yellow"), True: ("regression", "bold red"), False: ("good", "green")}[result.regressed]
+    for note in result.notes:
+        out.print(note, style="yellow", markup=False)
+    unclear = ("could not be measured or judged", "yellow")
+    told, style = {None: unclear, True: ("regression", "bold red"), False: ("good", "green")}[result.regressed]
     out.print(Text(f"{result.candidate} against {result.against}: {told}", style))

@@ -147,7 +147,7 @@ async def _made(
 ) -> Recorded:
     """The pin, not yet stored. Its noise holds what scoring adds, so that a scored answer is measured by it too."""
     from monitor.daemon.scoring import scoring_noise  # noqa: PLC0415
-    from monitor.judge.pinning import expiry, noise_of, outputs_of  # noqa: PLC0415
+    from monitor.judge.pinning import doubts, expiry, noise_of, outputs_of  # noqa: PLC0415
 
     now: datetime = now_utc()
     outputs = outputs_of(answers)
@@ -169,15 +169,15 @@ async def _made(
         ttft_ms=tuple(s.ttft_ms for s in warm if s.ttft_ms is not None),
         decode_tok_s=tuple(s.decode_tok_s for s in warm if s.decode_tok_s is not None),
     )
-    told = "" if len(outputs) == 1 else f"{len(outputs)} different answers"
-    return Recorded(pin.target, probe.name, pin, told)
+    told = [] if len(outputs) == 1 else [f"{len(outputs)} different answers"]
+    return Recorded(pin.target, probe.name, pin, "; ".join([*told, *doubts(answers, pin.noise_nat, pin.fingerprint)]))
 
 
 async def _store(watch: Any, one: Recorded) -> Recorded:
     """Record it; the pin whose place it takes is kept."""
     if one.pin is None:
         return one
-    same = [p.id for p in watch.pins if p.probe == one.probe and p.fingerprint == one.pin.fingerprint]
+    same = [p.id for p in watch.pins if p.probe == one.probe and p.fingerprint in {one.pin.fingerprint, None}]
     stored = replace(one.pin, id=await watch.store_pin(one.pin))
     kept = [f"takes the place of pin {', '.join(map(str, same))}, which is kept"] if same else []
     return replace(one, pin=stored, note="; ".join(filter(None, [one.note, *kept])))

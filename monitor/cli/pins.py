@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
@@ -41,7 +42,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     action("diff", "compare two pins of a probe", ("pin", "the earlier one"), ("other", "the later one"))
     export = action("export", "write all pins that hold as YAML")
     export.add_argument("file", nargs="?", type=Path, default=None, metavar="FILE", help="where to (default: standard output)")
-    action("import", "take up pins from a file that `export` wrote").add_argument("file", type=Path, metavar="FILE", help="the file")
+    importing = action("import", "take up pins from a file that `export` wrote")
+    importing.add_argument("file", type=Path, metavar="FILE", help="the file")
+    forced = "also pins that expired, were ended here, or are older than the one that holds"
+    importing.add_argument("--force", action="store_true", default=False, help=forced)
     action("expire", "end a pin; it is kept, and judges no more", ("pin", "its number"))
     _common(parser)
     for each in (listing, parser):
@@ -226,18 +230,32 @@ def _import(args: argparse.Namespace) -> int:
     _find(args, retired=True)  # a history that is not there is said, and not made
     writer = Writer(open_writer(database_of(args)), patient=False)
     try:
-        numbers = writer.do(lambda connection: [_take(connection, pin) for pin in sorted(found, key=lambda pin: pin.created_at)])
+        in_order = sorted(found, key=lambda pin: pin.created_at)
+        taken = writer.do(lambda connection: [_take(connection, pin, args.force) for pin in in_order])
     finally:
         writer.close()
     if args.json:
-        print_json({"imported": numbers})
-    else:
-        print(f"{len(numbers)} pins imported")
+        print_json({"imported": [one.number for one in taken], "ended": [number for one in taken for number in one.ended]})
+        return 0
+    for one in taken:
+        instead = f" in the place of pin {', '.join(map(str, one.ended))}, which is kept and judges no more" if one.ended else ""
+        print(f"pin {one.number} of {one.pin.probe} on {one.pin.target}{instead}")
+    print(f"{len(taken)} pins imported")
     return 0
 
 
-def _take(connection: Any, pin: Pin) -> int:
-    """One pin into the history. Raises PinFileError where it does not belong to this history."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A pin that was imported: its number here, and those whose place it took."""
+
+    pin: Pin
+    number: int
+    ended: list[int]
+
+
+def _take(connection: Any, pin: Pin, force: bool) -> _Taken:
+    """One pin into the history. Raises PinFileError where it does not belong to this history, or would undo what was done here."""
+    from monitor.judge.pinning import objection  # noqa: PLC0415
     from monitor.store import fingerprints, pins, queries  # noqa: PLC0415
     from monitor.store.pinfile import PinFileError  # noqa: PLC0415
 
@@ -252,8 +270,14 @@ def _take(connection: Any, pin: Pin) -> int:
         raise PinFileError(
             f"the pin of {pin.probe} was taken under {pin.fingerprint}, which {pin.target} never was: another model? nothing was imported"
         )
+    here = [other for other in pins.find(connection, pin.target, retired=True) if other.probe == pin.probe]
+    undoes = objection(pin, here, now_utc(), is_known=fingerprints.current(connection, row.id) is not None)
+    if undoes is not None and not force:
+        raise PinFileError(f"{undoes}; nothing was imported (`--force` takes the file all the same)")
     fingerprint_id = None if known is None else known.id
-    return pins.add(connection, pin, target_id=row.id, revision_id=revision_id, fingerprint_id=fingerprint_id, now=now_utc())
+    number = pins.add(connection, pin, target_id=row.id, revision_id=revision_id, fingerprint_id=fingerprint_id, now=now_utc())
+    still = {other.id for other in pins.find(connection, pin.target)}
+    return _Taken(pin, number, [other.id for other in here if other.retired_at is None and other.id not in still])
 
 
 def _expire(args: argparse.Namespace) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import sys
 from pathlib import Path
 
 from monitor.cli.common import CommandError, config_arguments, load_context
+from monitor.cli.logs import set_up_logging
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +49,3 @@ def _checked(listen: str) -> str:
         return checked_listen(listen)
     except ValueError as error:
         raise CommandError(f"--listen {error}") from None
-
-
-def set_up_logging(verbose: bool) -> None:
-    """Plain lines on standard error; systemd adds the time, so a terminal does."""
-    form = "%(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form if not sys.stderr.isatty() else f"%(asctime)s {form}")
-    logging.getLogger("monitor").setLevel(logging.DEBUG if verbose else logging.INFO)
-    for noisy in ("httpx", "httpcore", "apscheduler", "alembic", "uvicorn"):
-        logging.getLogger(noisy).setLevel(logging.ERROR if noisy == "apscheduler" else logging.WARNING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped, or export."""
-    if args.gpus < 1 or args.thermal_speed <= 0 or args.hours <= 0:
-        raise CommandError("--gpus must be 1 or more; --thermal-speed and --hours must be more than 0")
+    if args.gpus < 1 or not 0 < args.thermal_speed < inf or not 0 < args.hours < inf:
+        raise CommandError("--gpus must be 1 or more; --thermal-speed and --hours must be numbers above 0")
     if args.export is not None:
         return _export(args)
     if args.onset is not None:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationInfo, model_validator
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from monitor.config.block import Block
 from monitor.config.values import Duration
+
+SHORTEST_S = 1.0  # of a block and of a step: shorter ones hold nothing, and would be counted one by one through every gap
+LONGEST_S = 3650 * 86_400.0  # of all of them: times beyond it are no dates any more
+
+
+def _a_second_at_least(seconds: float) -> float:
+    if seconds < SHORTEST_S:
+        raise ValueError(f"is {seconds * 1000:g}ms; it must be 1s or longer")
+    return seconds
+
+
+Step = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
 class DetectorSettings(Block):
@@ -18,7 +32,7 @@ class DetectorSettings(Block):
         description="How many pages a target may cost in 30 days by chance. More finds a drift sooner.",
         examples=[0.05],
     )
-    block: Duration = Field(default=300.0, description="Canaries are judged in blocks of this length, by their median.", examples=["5m"])
+    block: Step = Field(default=300.0, description="Canaries are judged in blocks of this length, by their median.", examples=["5m"])
     grace: Duration = Field(
         default=30.0, description="How long after its end a block waits for canaries that are still under way.", examples=["30s"]
     )
@@ -53,7 +67,7 @@ class DetectorSettings(Block):
         examples=[85.0],
     )
     residual_c: float = Field(default=4.0, gt=0, description="Or that is so many degrees hotter than its power explains.", examples=[4.0])
-    card_step: Duration = Field(
+    card_step: Step = Field(
         default=60.0,
         description="Cards are judged in steps of this length: the minutes of the rules in docs/detection.md.",
         examples=["60s"],
@@ -77,3 +91,6 @@ class DetectorSettings(Block):
             raise ValueError(f"give large_drop more than small_drop ({self.small_drop:g}); it is {self.large_drop:g}")
         if self.remember < self.learn:
             raise ValueError("give remember at least as long as learn")
+        for name in ("block", "grace", "learn", "remember", "card_step"):
+            if getattr(self, name) > LONGEST_S:
+                raise ValueError(f"give {name} at most ten years")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
 from pydantic import Field, field_validator, model_validator
 
 from monitor.config.block import Block
+from monitor.config.jsonschemas import schema_problem
 from monitor.model import Expectation
 
 _CONDITIONS = (
@@ -52,6 +53,28 @@ class Expect(Block):
     )
     negate: bool = Field(default=False, alias="not", description="The condition must not hold.", examples=[True])
 
+    @field_validator("contains", "not_contains", "regex")
+    @classmethod
+    def _says_something(cls, value: str | None) -> str | None:
+        if value == "":
+            raise ValueError("is empty, and an empty text is in every answer")
+        return value
+
+    @field_validator("equals", "any_of", "similarity", "finish_reason", "refusal")
+    @classmethod
+    def _not_blank(cls, value: Any) -> Any:
+        texts = value if isinstance(value, list) else [value]
+        if value == [] or any(isinstance(text, str) and not text.strip() for text in texts):
+            raise ValueError("is empty; an empty answer is a failure by itself, and needs no condition")
+        return value
+
+    @field_validator("number", "tolerance")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"is {value}, and no answer is compared with that; give a number")
+        return value
+
     @field_validator("regex")
     @classmethod
     def _compiles(cls, value: str | None) -> str | None:
@@ -64,10 +87,9 @@ class Expect(Block):
     @field_validator("json_schema")
     @classmethod
     def _is_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        try:
-            Draft202012Validator.check_schema(value or {})
-        except SchemaError as error:
-            raise ValueError(f"is no JSON schema: {error.message}") from None
+        problem = None if value is None else schema_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
@@ -78,6 +100,9 @@ class Expect(Block):
             raise ValueError("give `not: true` beside it instead of false")
         if self.pinned and self.negate:
             raise ValueError("give pinned without `not`")
+        for name, beside in (("tolerance", "number"), ("floor", "similarity")):
+            if name in self.model_fields_set and getattr(self, beside) is None:
+                raise ValueError(f"{name} belongs to {beside}, and means nothing beside another condition")
         return self
 
     def expectation(self) -> Expectation:

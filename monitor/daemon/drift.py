@@ -160,7 +160,8 @@ class DriftWatch:
     def _save(self, connection: Connection, target_id: int, detector: Judging, now_us: int) -> None:
         how = codec(type(detector))
         armed: list[dict[str, Any]] = [asdict(part) for part in detector.armed(self._settings)]
-        stored = StoredDetector(now_us, how.version_under(self._settings), how.dump(detector), tuple(armed), self._cursor, self._pin, self._note)
+        version, state = how.version_under(self._settings), how.dump(detector)
+        stored = StoredDetector(now_us, version, state, tuple(armed), self._cursor, self._pin, self._note)
         detectors.save(connection, target_id, stored)
         self._stamp = now_us
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
@@ -15,16 +19,19 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.driftincidents import BY_DIGEST, judge_drift
 from monitor.daemon.watch import TargetWatch
 from monitor.judge import cards, gate
+from monitor.judge.answers import LastAnswers
 from monitor.judge.changes import config_change_over
-from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
+from monitor.judge.liveness import LASTING_RUNS, judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
+from monitor.judge.unjudged import judge_unjudged
 from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
-from monitor.store import fingerprints, queries
+from monitor.store import fingerprints, pins, queries
 from monitor.store.queries import SampleFilter
 from monitor.store.times import from_us
 
 LOOK_BACK = timedelta(hours=1)
 ANSWERS_LOOK_BACK = timedelta(hours=24)
 ANSWERS_LIMIT = 400
+EARLIER_RUNS = 10  # of a probe that runs rarely: enough for its own rule and for the model shift, which asks for runs on an idle server
 JUDGED = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES, Kind.UNKNOWN_LASTING)
 NOBODY_ANSWERED = frozenset({Outcome.REFUSED, Outcome.TIMEOUT})
 
@@ -80,7 +87,8 @@ def judge_target(
     intervals = {} if stretch is None else {probe: stretch * every for probe, every in expected.items()}
     silent = judge_no_samples(name, intervals, last, expected_since, now)
     unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
-    findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured) if f is not None]
+    unjudged = judge_unjudged(name, watch.probes, [*_rare_runs(connection, watch, samples, now), *samples], partial(_told, connection))
+    findings: list[Finding] = [f for f in (down, hung, *silent, *unmeasured, *unjudged) if f is not None]
 
     def is_over(incident: Incident) -> bool:
         if incident.kind is Kind.SERVER_DOWN:
@@ -111,6 +119,14 @@ def close_departed(connection: Connection, own: Collection[str], now: datetime, 
             incidents.close(connection, incident, now, DEPARTED, channels)
 
 
+def _rare_runs(connection: Connection, watch: TargetWatch, recent: Sequence[Sample], now: datetime) -> list[Sample]:
+    """Earlier runs of probes that wait for a pin and run too rarely for the last hour to tell of it."""
+    counts = Counter(sample.probe for sample in recent)
+    rare = [probe.name for probe in watch.probes if probe.pinned and counts[probe.name] < LASTING_RUNS]
+    wanted = [SampleFilter(until=now - LOOK_BACK, target=watch.settings.name, probe=name) for name in rare]
+    return [sample for one in wanted for sample in queries.samples(connection, one, limit=LASTING_RUNS)]
+
+
 def _judge_cards(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
     name, view = watch.settings.name, watch.cards.view()
     for incident in incidents.open_incidents(connection, name, cards.KINDS):
@@ -123,19 +139,76 @@ def _judge_cards(connection: Connection, watch: TargetWatch, now: datetime, chan
     incidents.reconcile(connection, name, cards.KINDS, cards.judge_cards(name, view, events, open_now, now), now, channels)
 
 
+@dataclass(slots=True)
+class _TakenUp:
+    """A target's last answers, and the number of the last sample that is in them."""
+
+    answers: LastAnswers[Sample]
+    after: int = 0
+
+
+#: What each watch's answers add up to so far; taken from the history once, and then kept up with new rows.
+_TAKEN_UP: WeakKeyDictionary[TargetWatch, _TakenUp] = WeakKeyDictionary()
+
+
 def _judge_answers(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:
-    """What the verdicts add up to; looked at only when there are new ones, since rare probes need a long look back."""
+    """What the verdicts add up to; looked at only when there are new ones."""
     name = watch.settings.name
-    incidents.reconcile(connection, name, [Kind.PIN_EXPIRED], gate.judge_pin_expiry(name, watch.pins, now), now, channels)
+    _adopt_pins(connection, watch, now)
+    sent = [replace(probe, revision=watch.revision_digest(probe)) for probe in watch.probes]  # as fitted to this server's context
+    expired = gate.judge_pin_expiry(name, sent, watch.pins, watch.fingerprint_digest(), now)
+    incidents.reconcile(connection, name, [Kind.PIN_EXPIRED], expired, now, channels)
     if watch.samples_judged == watch.samples_stored:
         return
     watch.samples_judged = watch.samples_stored
-    samples = queries.samples(connection, SampleFilter(since=now - ANSWERS_LOOK_BACK, target=name), limit=ANSWERS_LIMIT)
-    reasons = queries.newest_details(connection, name, now - ANSWERS_LOOK_BACK)
-    by_id = {pin.id: pin for pin in watch.pins}
-    few = (gate.judge_near_ties(name, samples), gate.judge_model_shift(name, samples, by_id))
-    findings = [*gate.judge_quality(name, watch.probes, samples, reasons), *(f for f in few if f is not None)]
-    incidents.reconcile(connection, name, [Kind.QUALITY, Kind.NEAR_TIES], findings, now, channels)
+    taken = _take_up(connection, watch, now)
+    found = taken.findings(lambda sample: sample, {pin.id: pin for pin in watch.pins}, partial(_told, connection))
+    incidents.reconcile(connection, name, [Kind.QUALITY, Kind.NEAR_TIES], found, now, channels)
+
+
+def _adopt_pins(connection: Connection, watch: TargetWatch, now: datetime) -> None:
+    """Pins that were taken before anybody knew what is served belong to the identity that was read first."""
+    if watch.fingerprint_digest() is None or all(pin.fingerprint is not None for pin in watch.pins):
+        return
+    if pins.adopt(connection, watch.target_id, now):
+        watch.pins = pins.find(connection, watch.settings.name)
+
+
+def _take_up(connection: Connection, watch: TargetWatch, now: datetime) -> LastAnswers[Sample]:
+    """The target's last answers with those that are new since the last time."""
+    taken = _TAKEN_UP.get(watch)
+    if taken is None:
+        taken = _TAKEN_UP[watch] = _TakenUp(_from_history(connection, watch, now))
+    else:
+        for sample in queries.samples_after(connection, watch.target_id, taken.after):
+            taken.answers.add(sample)
+    taken.after = queries.newest_id(connection)
+    return taken.answers
+
+
+def _from_history(connection: Connection, watch: TargetWatch, now: datetime) -> LastAnswers[Sample]:
+    """The newest answers of all probes; and of a probe that has few among them the last ones before, since it runs rarely."""
+    probes = {probe.name: probe for probe in gate.with_second_runs(watch.probes)}
+    wanted = SampleFilter(since=now - ANSWERS_LOOK_BACK, target=watch.settings.name)
+    newest = queries.samples(connection, wanted, limit=ANSWERS_LIMIT)
+    before = newest[0].started_at if newest else now
+    counts = Counter(sample.probe for sample in newest if sample.verdict in gate.JUDGED)
+    earlier: list[Sample] = []
+    for name, probe in probes.items():
+        missing = max(probe.repeats, EARLIER_RUNS) - counts[name]
+        if missing > 0 and (probe.expect or probe.pinned):
+            earlier += queries.last_judged(connection, watch.target_id, name, before, missing)
+    answers: LastAnswers[Sample] = LastAnswers(watch.settings.name, probes.get)
+    for sample in sorted(earlier, key=lambda sample: sample.started_at):
+        answers.add(sample, earlier=True)
+    for sample in newest:
+        answers.add(sample)
+    return answers
+
+
+def _told(connection: Connection, sample: Sample) -> str | None:
+    """The sentence about this very sample: the probe's newest one may be about something else."""
+    return None if sample.id is None else queries.detail(connection, sample.id)
 
 
 def _close_config_changes(connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]) -> None:

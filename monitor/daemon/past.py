@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Connection
 
+from monitor.daemon.belonging import Belonging
+from monitor.daemon.pinsbeside import pins_beside
 from monitor.judge.drift.beside import Rules
 from monitor.judge.drift.book import Entry
 from monitor.judge.drift.detector import Detector
@@ -16,7 +18,7 @@ from monitor.judge.drift.replay import Judging, Replay, in_order, known_us
 from monitor.judge.drift.values import DriftSettings
 from monitor.model import CanaryPoint, CardPoint, Point
 from monitor.store import pins, points
-from monitor.store.csvpoints import ReadingCsv, SampleCsv
+from monitor.store.csvpoints import UNNAMED, ReadingCsv, SampleCsv
 from monitor.store.points import Cursor, Stretch
 from monitor.store.queries import TargetRow
 from monitor.store.times import to_us
@@ -34,6 +36,7 @@ class Past:
     end: Cursor | None = None  # the last rows that are in it, of a stored history
     pin: int = 0  # the newest pin
     first_us: int | None = None
+    classes: set[str] = field(default_factory=set)  # of the samples of a file
 
     @property
     def begin_us(self) -> int | None:
@@ -102,34 +105,58 @@ class _Feed:
     readings: list[Point] = field(default_factory=list)
     cards: set[str] = field(default_factory=set)
 
+    def take(self, canaries: list[CanaryPoint]) -> None:
+        """Take up what was read of the samples."""
+        self.held += canaries
+        self.cards.update(p.gpu_uuid for p in canaries if p.gpu_uuid is not None)
+        self.past.classes.update({p.traffic_class for p in canaries})
+
     def run(self, until_us: int | None, watcher: Watcher | None) -> None:
+        """Feed what was known by then; None: everything."""
         ready: list[Point] = [p for p in self.held if until_us is None or p.known_us <= until_us]
         self.held = [p for p in self.held if until_us is not None and p.known_us > until_us]
         ready += self.readings
         self.readings = []
         ready.sort(key=known_us)
+        if UNNAMED in self.cards and len(self.cards) > 1:
+            ready = [_identified(point, self.cards - {UNNAMED}) for point in ready]
         if ready and self.past.first_us is None:
             self.past.first_us = known_us(ready[0])
         self.past.replay.run(_shown(self.past.replay.target, ready, watcher))
 
 
+def _identified(point: Point, named: Collection[str]) -> Point:
+    """A card that is named in one place of a file and not in another is one card, if there is but one; of several nobody knows which."""
+    card = next(iter(named)) if len(named) == 1 else None
+    if isinstance(point, CanaryPoint) and point.gpu_uuid == UNNAMED:
+        return point._replace(gpu_uuid=card)
+    if isinstance(point, CardPoint) and point.uuid == UNNAMED and card is not None:
+        return point._replace(uuid=card)
+    return point
+
+
 def of_file(
     path: Path, settings: DriftSettings, rules: Rules, *, make: Make = Detector, watcher: Watcher | None = None
 ) -> tuple[list[Past], list[str]]:
-    """Every target of a CSV file, by name, and what is to be said of the file. FILE.readings.csv beside it is read when it is there.
-    Raises CsvError."""
-    samples = SampleCsv(path)
+    """Every target of a CSV file, by name, and what is to be said of the file. FILE.readings.csv and FILE.pins.yaml beside it are read when
+    they are there. Raises CsvError and PinFileError."""
+    samples, pinned = SampleCsv(path), pins_beside(path)
+
+    def past_of(target: str) -> Past:
+        return Past(Replay(target, make(), settings, replace(rules, pins=pinned.of(target))))
+
     beside = path.with_name(f"{path.stem}.readings.csv")
     readings = ReadingCsv(beside) if beside.exists() else None
-    waiting = _Peek(readings)
-    feeds: dict[str, _Feed] = {}
+    cards = {} if readings is None else samples.cards()
+    belonging = Belonging(cards, samples.names_targets)
+    feeds = {name: _Feed(past_of(name), cards=set(of)) for name, of in cards.items()}
+    waiting = _Peek(readings, belonging)
     for chunk in samples.chunks():
         for name, canaries in chunk.items():
-            feed = feeds.get(name)
-            if feed is None:
-                feed = feeds[name] = _Feed(Past(Replay(name, make(), settings, rules)))
-            feed.held += canaries
-            feed.cards.update(p.gpu_uuid for p in canaries if p.gpu_uuid is not None)
+            if name not in feeds:
+                feeds[name] = _Feed(past_of(name))
+            pinned.note(name, canaries)
+            feeds[name].take(canaries)
         until_us = max(canaries[-1].at_us for canaries in chunk.values())
         waiting.hand_out(feeds, until_us)
         for feed in feeds.values():
@@ -138,30 +165,26 @@ def of_file(
     for feed in feeds.values():
         feed.run(None, watcher)
         feed.past.replay.finish()
-    notes = samples.notes.sentences(samples.name) + ([] if readings is None else readings.notes.sentences(readings.name))
-    return [feeds[name].past for name in sorted(feeds)], notes
+    notes = samples.notes.sentences(samples.name)
+    if readings is not None:
+        notes += readings.notes.sentences(readings.name) + belonging.sentences(readings.name, samples.name)
+    return [feeds[name].past for name in sorted(feeds)], notes + pinned.notes()
 
 
 class _Peek:
     """The readings of a file, handed to the targets they belong to, up to a moment at a time."""
 
-    def __init__(self, readings: ReadingCsv | None) -> None:
+    def __init__(self, readings: ReadingCsv | None, belonging: Belonging) -> None:
         self._rows = iter(()) if readings is None else (row for chunk in readings.chunks() for row in chunk)
         self._next = next(self._rows, None)
+        self._belonging = belonging
 
     def hand_out(self, feeds: dict[str, _Feed], until_us: int | None) -> None:
-        """A server's reading names its target, or there is but one; a card's belongs to those whose samples name the card."""
+        """Up to that moment; None: all that are left."""
         while self._next is not None and (until_us is None or self._next[1].at_us <= until_us):
             name, point = self._next
-            for feed in _belonging(feeds, name, point):
-                feed.readings.append(point)
+            for target in self._belonging.of(name, point):
+                feeds[target].readings.append(point)
+                if isinstance(point, CardPoint):
+                    feeds[target].cards.add(point.uuid)
             self._next = next(self._rows, None)
-
-
-def _belonging(feeds: dict[str, _Feed], name: str, point: Point) -> list[_Feed]:
-    if len(feeds) == 1 and name in {"", *feeds}:
-        return list(feeds.values())
-    if name:
-        return [feeds[name]] if name in feeds else []
-    return [feed for feed in feeds.values() if isinstance(point, CardPoint) and point.uuid in feed.cards]
-

@@ -19,6 +19,7 @@ from monitor.config.values import host_port
 from monitor.daemon import systemd
 from monitor.daemon.cards import CardWatches
 from monitor.daemon.drift import DriftWatch
+from monitor.daemon.guard import only_logged
 from monitor.daemon.identity import Rounds
 from monitor.daemon.judging import close_departed, judge_target, schedule_of
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased, run_extras
@@ -118,7 +119,7 @@ class Daemon:
         schedule_of_all = Schedule(self._watches, lanes)
         dispatcher = Dispatcher(writer, self._channels)
         loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
-        loops += [asyncio.create_task(self._judge(writer)), asyncio.create_task(self._identities()), asyncio.create_task(self._guard_file())]
+        loops += [asyncio.create_task(work) for work in (self._judge(writer), self._identities(), self._guard_file())]
         loops.append(asyncio.create_task(dispatcher.run(OUTBOX_EVERY_S)))
         loops.append(asyncio.create_task(run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])))
         gc.collect()
@@ -218,20 +219,21 @@ class Daemon:
                 seen[watch.settings.name] = (watch.samples_stored, time.monotonic())
                 work = partial(judge_target, watch=watch, watching_since=since, now=now, channels=channels)
                 try:
-                    await watch.reload_pins()
-                    open_now = await asyncio.wrap_future(writer.submit(work))
+                    with only_logged("target=%s cannot be judged", watch.settings.name):
+                        await watch.reload_pins()
+                        self._exporter.incidents(watch.settings.name, await asyncio.wrap_future(writer.submit(work)))
                 except DatabaseError as error:
                     log.warning("target=%s cannot be judged: %s", watch.settings.name, error)
-                    continue
-                self._exporter.incidents(watch.settings.name, open_now)
             await asyncio.sleep(JUDGE_EVERY_S)
 
     async def _guard_file(self) -> None:
         """A history that was moved or deleted while it was open takes every write and shows none: say so and end, to be started anew."""
         database = self._settings.database
         opened = await asyncio.to_thread(file_of, database)
-        while opened is None or await asyncio.to_thread(file_of, database) == opened:  # None: it is no file
+        while True:
             await asyncio.sleep(GUARD_EVERY_S)
+            if opened is not None and await asyncio.to_thread(file_of, database) != opened:  # None: it is no file
+                break
         raise DatabaseError(
             f"the history {shown(database)} was moved, replaced or deleted while it was open: what is measured would be lost. "
             "Start vllm-canary again; stop it first when the history is to be moved"

@@ -17,16 +17,18 @@ from monitor.daemon.boost import Boost
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.drift import DriftWatch
+from monitor.daemon.guard import judged_in_time, only_logged, unreadable
 from monitor.daemon.scoring import scored_shift
 from monitor.daemon.server import WatchedServer
-from monitor.judge.gate import judge_gate, pin_for, was_alone
-from monitor.measure.answer import observed
-from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
+from monitor.judge.gate import again, pin_for, was_alone
+from monitor.measure.api import ServerRefusedError, models, the_one_model
 from monitor.measure.canary import Measurement
 from monitor.measure.lengthen import lengthened
-from monitor.model import Outcome, Phase, Pin, Probe, Sample, Verdict
+from monitor.model import Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
 from monitor.store import pins, queries, record
+from monitor.store.database import DatabaseError
 from monitor.store.writer import Writer
+from monitor.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,6 @@ class Skipped:
 
 #: A measurement, and the id of its row once it is written.
 Stored = tuple[Measurement, Future[int]]
-
-
-def again(probe: Probe) -> Probe:
-    """The second run of a probe that is sent twice with the same salt: a probe of its own, never in one cohort with the first."""
-    return replace(probe, name=f"{probe.name}-again")
 
 
 class TargetWatch(WatchedServer):
@@ -116,6 +113,18 @@ class TargetWatch(WatchedServer):
         if found is not None:
             self._pins_stamp, self.pins = found
 
+    async def look(self) -> ServerPage:
+        """Read the metrics page and note what it tells. A page that makes the noting itself fail is one that cannot be read."""
+        page: ServerPage | None = None
+        with only_logged("target=%s what the metrics page tells is lost", self.settings.name):
+            page = await super().look()
+        return page or ServerPage(at=datetime.now(UTC), state="unreadable")
+
+    async def refresh_identity(self, page: ServerPage | None = None) -> None:
+        """Read the identity now. Where that fails for what the server tells, the last known one stands, and it is read again later."""
+        with only_logged("target=%s the identity could not be read", self.settings.name):
+            await super().refresh_identity(page)
+
     async def run_all(self, probe: Probe) -> list[Stored] | Skipped:
         """A probe as it is meant: once, twice with the same cache salt, or again to decide a near tie. Skipped when nothing was sent."""
         salt = uuid.uuid4().hex
@@ -146,7 +155,9 @@ class TargetWatch(WatchedServer):
         if probe.context_share is not None:
             try:
                 probe = await self._lengthened(probe)
-            except (ServerUnreachableError, ServerRefusedError, SeveralModelsError) as error:
+            except Exception as error:  # refused, unreachable, several models, or an answer of a shape nobody has thought of
+                if isinstance(error, DatabaseError):
+                    raise
                 self.skip(probe.name, "length")
                 return Skipped(probe, f"its length cannot be fitted to the server's context: {error}")
         phase, started_at = self.state.phase_of(probe, before), datetime.now(UTC)
@@ -157,6 +168,9 @@ class TargetWatch(WatchedServer):
             cut = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.CANCELLED, priority=probe.priority)
             self._store(cut, "cancelled because vllm-canary was stopped")
             raise
+        except Exception as error:  # stream() says that it never raises for what a server does: where that is not so, it is one bad answer
+            bad = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.MALFORMED, priority=probe.priority)
+            measured = unreadable(bad, error)
         finally:
             self._in_flight.remove((probe.capped, phase))
         return await self._finish(probe, measured, retry_of, extra)
@@ -197,6 +211,18 @@ class TargetWatch(WatchedServer):
         return ready
 
     async def _finish(self, probe: Probe, measured: Measurement, retry_of: Stored | None, extra: bool) -> Stored:
+        with only_logged("target=%s probe=%s what the answer tells of its server is lost", self.settings.name, probe.name):
+            await self._take_note(probe, measured)
+        sample, reason = self._judged(probe, measured)
+        self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens, extra)
+        sample = await self._scored(probe, sample)
+        worth_telling = sample.outcome is Outcome.OK and sample.verdict in {Verdict.FAIL, Verdict.NEAR_TIE, Verdict.UNKNOWN}
+        told = measured.detail or (reason if worth_telling or sample.verdict is Verdict.FAIL else None)
+        told = None if told is None else one_line(told)
+        return replace(measured, sample=sample, detail=told), self._store(sample, told, retry_of)
+
+    async def _take_note(self, probe: Probe, measured: Measurement) -> None:
+        """What a canary tells of its server, beside its own figures."""
         self.state.measured(probe, measured.sample, measured.after)
         if measured.after is not None:
             async with self._noting:
@@ -206,18 +232,13 @@ class TargetWatch(WatchedServer):
             self._system_fingerprint = answer.system_fingerprint
         if answer.system_fingerprint is not None and not self._identity_due:  # else it is read with everything else, and only together
             await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
-        sample, reason = self._judged(probe, measured)
-        self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens, extra)
-        sample = await self._scored(probe, sample)
-        told = measured.detail or (reason if sample.verdict in {Verdict.FAIL, Verdict.NEAR_TIE} else None)
-        return replace(measured, sample=sample, detail=told), self._store(sample, told, retry_of)
 
     def _judged(self, probe: Probe, measured: Measurement) -> tuple[Sample, str | None]:
         """The sample with its verdict, filed under what is served now."""
         current = self.identity.current
         digest = None if current is None else current.digest
         pin, stale = pin_for(self.pins, probe, digest)
-        judgement = judge_gate(probe, measured.sample.outcome, observed(measured.answer), pin)
+        judgement = judged_in_time(probe, measured.sample.outcome, measured.answer, pin)
         judged = replace(
             measured.sample,
             verdict=judgement.verdict,
@@ -236,8 +257,10 @@ class TargetWatch(WatchedServer):
         now = datetime.now(UTC)
         if pin is None or sample.first_divergence is None or not was_alone(sample) or not self.ledger.allows(probe, now):
             return sample
+        shift, tokens = None, 0
         try:
-            shift, tokens = await scored_shift(self._http, probe, self.canary.model, pin.outputs[0])
+            with only_logged("target=%s probe=%s the pinned answer could not be scored", self.settings.name, probe.name):
+                shift, tokens = await scored_shift(self._http, probe, self.canary.model, pin.outputs[0])
         except asyncio.CancelledError:
             self._store(sample, "vllm-canary was stopped before the pinned answer was scored")
             raise

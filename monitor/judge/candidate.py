@@ -1,4 +1,4 @@
-"""A candidate beside production: what `gate` concludes of one probe from a few rounds. Pure.
+"""A candidate beside production: what `gate` concludes of each probe from a few rounds, and of all of them together. Pure.
 
 Three answers are possible: it got worse, it did not, or there is too little to say so (None). Too little is never good.
 """
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from monitor.judge.flips import DISTINCT, FLIP_RATE
 from monitor.judge.pinned import PinJudgement
+from monitor.judge.shift import LEAST_REPEATS, LEAST_ROUNDS, MOST_NOISE_NAT, P_VALUE, ShiftResult, binomial_tail
 from monitor.model import REGRESSIONS, Outcome, Phase, Probe, Sample, Verdict
 
 SLOWER = 0.10  # a candidate this much slower in decode than production's own last day is a regression
@@ -20,11 +22,13 @@ LEAST_BEFORE = 4  # fewer samples of production say too little to call anybody s
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One run of a probe on the candidate, judged by production's pin. `detail`: the sentence about a failure to measure."""
+    """One run of a probe on the candidate, judged by production's pin. `detail`: the sentence about a failure to measure; `stale`:
+    production itself has changed since it was pinned."""
 
     sample: Sample
     judgement: PinJudgement
     detail: str | None = None
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[
     failed = verdicts.count(Verdict.FAIL) + broke
     own = [s for s in production if s.probe == probe.name]
     speed = _speed([r.sample for r in rounds], [s for s in own if s.phase is Phase.WARM])
-    needed = max(1, round(len(rounds) * probe.require / probe.repeats))
+    needed = max(1, -(-len(rounds) * probe.require // probe.repeats))  # rounded up: no larger share may fail than of `repeats` runs
     regressed: bool | None = failed > max(0, len(rounds) - needed) or speed.slow is not None
     if not regressed and passed + ties < needed:
         regressed = None
@@ -73,6 +77,51 @@ def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[
         decode_tok_s=speed.decode_tok_s,
         decode_tok_s_against=speed.decode_tok_s_against,
         regressed=regressed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What all probes and the model shift add up to. `regressed` None: something could not be measured or judged. `notes`: sentences
+    about the whole that no single probe tells."""
+
+    regressed: bool | None
+    notes: tuple[str, ...] = ()
+
+
+def conclude(results: Sequence[ProbeResult], shift: ShiftResult, rounds: int) -> Conclusion:
+    """A regression of one probe, failures that are too many over all, or a shift of the model; without one, all must have been judged."""
+    alone = any(r.regressed for r in results)
+    together, untested = None if alone else failing_together(results), untested_shift(shift, rounds, len(results))
+    notes = tuple(note for note in (together, untested) if note is not None)
+    if alone or together is not None or shift.shifted:
+        return Conclusion(True, notes)
+    unclear = untested is not None or not results or any(r.regressed is None for r in results)
+    return Conclusion(None if unclear else False, notes)
+
+
+def failing_together(results: Sequence[ProbeResult]) -> str | None:
+    """The sentence where answers fail over all probes more often than they flip by themselves, although each may keep its own rule:
+    a binomial tail against FLIP_RATE below P_VALUE, and failures on DISTINCT probes (monitor/judge/flips.py has the reasons for both)."""
+    failing = [r.probe for r in results if r.failed]
+    failed, judged = sum(r.failed for r in results), sum(r.passed + r.near_ties + r.failed for r in results)
+    if len(failing) < DISTINCT or binomial_tail(judged, failed, FLIP_RATE) >= P_VALUE:
+        return None
+    share = f"{failed} of {judged} over all probes (at most {FLIP_RATE * 100:.1f} % flip by themselves)"
+    return f"answers fail more often than they flip by themselves: {share}, on {', '.join(failing)}"
+
+
+def untested_shift(shift: ShiftResult, rounds: int, probes: int) -> str | None:
+    """The sentence where there was too little to test whether the model is another one: then nobody knows, and that is not good."""
+    if shift.shifted is not None:
+        return None
+    why = "the model shift was not tested, and other weights can hide behind the same texts: "
+    if rounds < LEAST_ROUNDS:
+        return f"{why}it takes --rounds {LEAST_ROUNDS} or more"
+    return (
+        f"{why}the pins of {shift.probes} of {probes} probes are fit for it ({LEAST_REPEATS} repeats or more, a noise of at most "
+        f"{MOST_NOISE_NAT} nat, log-probabilities in the answers), and it takes 4 that were pinned with 5 repeats each, or 3 with 10; "
+        "`vllm-canary pin` makes them"
     )
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from jsonschema import Draft202012Validator
 from rapidfuzz.distance import Levenshtein
 
+from monitor.judge.jsonanswer import fields_complaint, json_in, schema_complaint
+from monitor.judge.numbers import last_number
 from monitor.judge.refusals import REFUSALS, is_refusal
 from monitor.model import Expectation
-
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
-_MISSING = object()
+from monitor.text import shown as shown  # noqa: PLC0414 - who judges an answer quotes it
 
 
 def complaint(expectation: Expectation, output: str, finish_reason: str | None) -> str | None:
@@ -23,7 +20,7 @@ def complaint(expectation: Expectation, output: str, finish_reason: str | None) 
     if not expectation.negate:
         return found
     if found is not None:
-        return None
+        return _no_json(expectation, output)
     if expectation.refusal is not None:
         return f"expected no refusal, got {shown(output)}"
     return f"expected not to hold, but does: {describe(expectation)}, got {shown(output)}"
@@ -40,10 +37,8 @@ def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> 
         return _not_contains(e.not_contains, output)
     if e.regex is not None:
         return _regex(e.regex, output)
-    if e.json_schema is not None:
-        return _json_schema(e.json_schema, output)
-    if e.json_fields is not None:
-        return _json_fields(e.json_fields, output)
+    if e.json_schema is not None or e.json_fields is not None:
+        return _json(e, output)
     if e.number is not None:
         return _number(e.number, e.tolerance, output)
     if e.similarity is not None:
@@ -58,12 +53,6 @@ def describe(e: Expectation) -> str:
     names = ("equals", "any_of", "contains", "not_contains", "regex", "json_schema", "json_fields", "number", "similarity", "finish_reason")
     name = next((n for n in names if getattr(e, n) is not None), "refusal")
     return f"{name} {getattr(e, name)!r}" if name != "refusal" else "refusal"
-
-
-def shown(text: str, limit: int = 80) -> str:
-    """An answer, or its head, in quotes."""
-    text = text.strip()
-    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
 def _equals(wanted: str, output: str) -> str | None:
@@ -98,10 +87,9 @@ def _refusal(phrases: Sequence[str], output: str) -> str | None:
 
 def _number(wanted: float, tolerance: float, output: str) -> str | None:
     """The last number counts: an answer often repeats the question's numbers first."""
-    found = _NUMBER.findall(output)
-    if not found:
+    value = last_number(output)
+    if value is None:
         return f"expected the number {wanted:g}, got no number: {shown(output)}"
-    value = float(found[-1].replace(",", ""))
     within = f" ± {tolerance:g}" if tolerance else ""
     return None if abs(value - wanted) <= tolerance else f"expected the number {wanted:g}{within}, got {value:g}"
 
@@ -112,71 +100,20 @@ def _similarity(wanted: str, floor: float, output: str) -> str | None:
     return None if value >= floor else f"expected at least {floor:.2f} alike {shown(wanted)}, got {value:.2f}: {shown(output)}"
 
 
-def json_in(output: str) -> Any:
-    """The JSON value of an answer, also inside a fence or a sentence. Raises ValueError with a reason for people."""
-    text = output.strip()
-    fenced = re.search(r"```(?:json)?\s*(.*?)```", text, re.DOTALL)
-    for candidate in (text, fenced[1] if fenced else None):
-        try:
-            return json.loads(candidate or "")
-        except ValueError:
-            continue
-    start = min((i for i in (text.find("{"), text.find("[")) if i >= 0), default=-1)
-    if start < 0:
-        raise ValueError(f"the answer is not JSON: {shown(output)}")
-    try:
-        return json.JSONDecoder().raw_decode(text, start)[0]
-    except ValueError as error:
-        cut = text.count("{") > text.count("}") or text.count("[") > text.count("]")
-        raise ValueError(f"the JSON is {'cut off' if cut else 'broken'}: {error}: {shown(text[start:])}") from None
-
-
-def _json_schema(schema: Mapping[str, Any], output: str) -> str | None:
+def _json(e: Expectation, output: str) -> str | None:
     try:
         value = json_in(output)
     except ValueError as error:
         return str(error)
-    problem = next(iter(sorted(Draft202012Validator(dict(schema)).iter_errors(value), key=lambda e: list(map(str, e.absolute_path)))), None)
-    if problem is None:
+    return fields_complaint(e.json_fields or {}, value) if e.json_schema is None else schema_complaint(e.json_schema, value)
+
+
+def _no_json(e: Expectation, output: str) -> str | None:
+    """JSON that is to be otherwise must be there all the same: an answer without any has not met the condition."""
+    if e.json_schema is None and e.json_fields is None:
         return None
-    place = ".".join(map(str, problem.absolute_path)) or "the JSON"
-    return f"{place}: {problem.message}"
-
-
-def _json_fields(wanted: Mapping[str, Any], output: str) -> str | None:
     try:
-        value = json_in(output)
+        json_in(output)
     except ValueError as error:
         return str(error)
-    wrong = (_field(path, expected, _at(value, path)) for path, expected in wanted.items())
-    return next((text for text in wrong if text is not None), None)
-
-
-def _at(value: Any, path: str) -> Any:
-    for part in path.split("."):
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return _MISSING
-    return value
-
-
-def _field(path: str, wanted: Any, got: Any) -> str | None:
-    if got is _MISSING:
-        return f"{path}: missing"
-    if _kind(wanted) != _kind(got):
-        return f"{path}: expected the {_kind(wanted)} {_told(wanted)}, got the {_kind(got)} {_told(got)}"
-    return None if got == wanted else f"{path}: expected {_told(wanted)}, got {_told(got)}"
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "value"
-    kinds = ((bool, "truth value"), ((int, float), "number"), (str, "text"), (list, "list"), (dict, "object"))
-    return next((name for types, name in kinds if isinstance(value, types)), "value")
-
-
-def _told(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return None

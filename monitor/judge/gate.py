@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 
-from monitor.judge.expect import Judgement, judge_answer
+from monitor.judge.expect import Judgement, broken, judge_answer, not_judged
 from monitor.judge.flips import ALARM_NAT, FAILING_RATE, FLIP_RATE, Flips
 from monitor.judge.pinned import PinJudgement, judge_pinned, other_prompt
 from monitor.judge.shift import judge_shift
 from monitor.model import Cause, Finding, Kind, ObservedAnswer, Outcome, Pin, Probe, Sample, Severity, Verdict
+from monitor.text import one_line
 
 SHIFT_ROUNDS = 3
 NEAR_TIE_RUNS = 50
@@ -17,40 +20,69 @@ NEAR_TIE_SHARE = 0.2
 LEAST_NEAR_TIES = 5
 SEVERAL = "several probes"  # the subject of what no probe shows alone; no probe can have a blank in its name
 JUDGED = frozenset({Verdict.PASS, Verdict.NEAR_TIE, Verdict.FAIL})
+AGAIN = "-again"
+Tell = Callable[[Sample], str | None]
+
+
+def again(probe: Probe) -> Probe:
+    """The second run of a probe that is sent twice with the same salt: a probe of its own, never in one cohort with the first."""
+    return replace(probe, name=f"{probe.name}{AGAIN}")
+
+
+def with_second_runs(probes: Iterable[Probe]) -> list[Probe]:
+    """Every probe that has samples: the second runs of those that are sent twice too."""
+    return [each for probe in probes for each in ([probe, again(probe)] if probe.same_salt_twice else [probe])]
+
+
+def first_of(probe: Probe) -> str:
+    """The name of the probe that this is a run of; it asks the same, and is no witness of its own where probes are counted together."""
+    return probe.name.removesuffix(AGAIN) if probe.same_salt_twice else probe.name
 
 
 def pin_for(pins: Sequence[Pin], probe: Probe, digest: str | None) -> tuple[Pin | None, bool]:
     """The pin that a probe is judged by, and whether it is stale. Pins of the present identity come first; one that was taken under
-    another identity still judges, but waits for a retest. A pin of another revision of the probe's text judges nothing."""
-    own = [pin for pin in pins if pin.probe == probe.name and pin.revision == probe.revision and pin.retired_at is None]
-    current = next((pin for pin in own if pin.fingerprint in {digest, None}), None)  # taken while no identity was known: it holds
+    another identity still judges, but waits for a retest. A pin of another revision of the probe's text judges nothing. A second run is
+    judged by the pin of the first. `pins`: the newest first."""
+    names = {probe.name, first_of(probe)}
+    own = [pin for pin in pins if pin.probe in names and pin.revision == probe.revision and pin.retired_at is None]
+    current = next((pin for pin in own if pin.fingerprint == digest), None)
     if current is not None:
         return current, False
-    return (own[0], True) if own else (None, False)
+    # Taken before any identity was known, and nothing else to go by: it holds until the first identity takes it up (store/pins.adopt).
+    unfiled = all(pin.fingerprint is None for pin in own)
+    return (own[0], not unfiled) if own else (None, False)
 
 
 def judge_gate(probe: Probe, outcome: Outcome, observed: ObservedAnswer, pin: Pin | None) -> PinJudgement:
-    """Conditions first, then the pin: all must hold."""
+    """What is always a failure first, then the conditions, then the pin: all must hold. What no judge can read is `unknown`, and its reason
+    says so: no answer may end the watch. Reasons are one line of at most LONGEST_DETAIL characters."""
+    try:
+        judged = _judged(probe, outcome, observed, pin)
+    except Exception as error:  # see above: a pin of another time, an answer of a shape nobody has thought of
+        return PinJudgement(Verdict.UNKNOWN, not_judged(error))
+    return judged if judged.reason is None else replace(judged, reason=one_line(judged.reason))
+
+
+def _judged(probe: Probe, outcome: Outcome, observed: ObservedAnswer, pin: Pin | None) -> PinJudgement:
     if pin is not None and outcome is Outcome.OK and (blamed := other_prompt(pin, observed)) is not None:
         return PinJudgement(Verdict.FAIL, blamed)  # before anything else: another prompt is not another model
+    if outcome is Outcome.OK and (wrong := broken(probe, observed)) is not None:
+        return PinJudgement(Verdict.FAIL, wrong)
     plain: Judgement = judge_answer(probe, outcome, observed.text, observed.finish_reason)
-    if pin is None or outcome is not Outcome.OK or plain.verdict is Verdict.FAIL:
+    if pin is None or outcome is not Outcome.OK or plain.verdict in {Verdict.FAIL, Verdict.UNKNOWN}:
         return PinJudgement(plain.verdict, plain.reason)
     return judge_pinned(pin, observed)
 
 
-def judge_quality(target: str, probes: Sequence[Probe], samples: Sequence[Sample], reasons: Mapping[str, str]) -> list[Finding]:
-    """Probes with too few passes among their last runs, each counted for itself; and failures that are too many over all of them.
-    Samples oldest first; stale verdicts page nobody."""
+def judge_quality(target: str, probes: Sequence[Probe], last: Mapping[str, Sequence[Sample]], tell: Tell) -> list[Finding]:
+    """Probes with too few passes among their last runs, each counted for itself. `last`: each probe's judged runs, oldest first; stale
+    verdicts page nobody. `tell`: the sentence about a sample that failed."""
     findings = []
-    judged = [s for s in samples if s.verdict in JUDGED]
     for probe in probes:
-        last = [s for s in judged if s.probe == probe.name][-probe.repeats :]
-        if too_few_passes([s.verdict is Verdict.FAIL for s in last], probe.repeats, probe.require):
-            findings.append(_quality(target, probe, last, reasons.get(probe.name)))
-    names = {probe.name for probe in probes}
-    together = _failing_together(target, [s for s in judged if s.probe in names and not s.stale])
-    return findings if together is None else [*findings, together]
+        runs = list(last.get(probe.name, ()))[-probe.repeats :]
+        if too_few_passes([s.verdict is Verdict.FAIL for s in runs], probe.repeats, probe.require):
+            findings.append(_quality(target, probe, runs, tell))
+    return findings
 
 
 def too_few_passes(failed: Sequence[bool], repeats: int, require: int) -> bool:
@@ -58,23 +90,18 @@ def too_few_passes(failed: Sequence[bool], repeats: int, require: int) -> bool:
     return sum(failed[-repeats:]) > repeats - require
 
 
-def _failing_together(target: str, runs: Sequence[Sample]) -> Finding | None:
-    """Failures over all probes, more than answers flip by themselves (monitor/judge/flips.py names the test)."""
-    state, since = Flips(), None
-    for sample in runs:
-        failed = sample.verdict is Verdict.FAIL
-        if failed and not state.failures:
-            since = sample.started_at
-        state = state.failed(sample.probe) if failed else state.passed()
-    if not state.alarmed or since is None:
+def judge_together(target: str, state: Flips, since: datetime, runs: int) -> Finding | None:
+    """Failures over all probes, more than answers flip by themselves (monitor/judge/flips.py names the test). `since`: when the first
+    of them was sent; `runs`: how many runs there were from it on."""
+    if not state.alarmed:
         return None
-    failures, of = sum(state.failures.values()), sum(s.started_at >= since for s in runs)
+    failures = sum(state.failures.values())
     return Finding(
         kind=Kind.QUALITY,
         target=target,
         subject=SEVERAL,
         severity=Severity.PAGE,
-        summary=f"answers fail on {target} more often than they flip by themselves: {failures} of the last {of} over all probes, "
+        summary=f"answers fail on {target} more often than they flip by themselves: {failures} of the last {runs} over all probes, "
         f"twice or more on {', '.join(state.failed_twice)}",
         since=since,
         cause=Cause.ANSWERS_CHANGED,
@@ -85,15 +112,15 @@ def _failing_together(target: str, runs: Sequence[Sample]) -> Finding | None:
             "flip_rate": FLIP_RATE,
             "failing_rate": FAILING_RATE,
             "failed": failures,
-            "of": of,
+            "of": runs,
             "failed_twice": list(state.failed_twice),
         },
     )
 
 
-def _quality(target: str, probe: Probe, last: Sequence[Sample], reason: str | None) -> Finding:
+def _quality(target: str, probe: Probe, last: Sequence[Sample], tell: Tell) -> Finding:
     failed = [s for s in last if s.verdict is Verdict.FAIL]
-    stale = all(s.stale for s in failed)
+    stale, reason = all(s.stale for s in failed), tell(failed[-1])
     return Finding(
         kind=Kind.QUALITY,
         target=target,
@@ -106,11 +133,20 @@ def _quality(target: str, probe: Probe, last: Sequence[Sample], reason: str | No
     )
 
 
-def was_alone(sample: Sample) -> bool:
-    """Whether the server worked for nobody else during the sample. The tokens of others tell it best: the gauge of running requests stays
-    where it was when the last one is aborted (vLLM #29928)."""
-    others = sample.other_generation_tokens
-    return not sample.running if others is None else others <= 0
+class Load(Protocol):
+    """What the server did beside a run, as far as it is known."""
+
+    @property
+    def running(self) -> float | None: ...
+    @property
+    def other_generation_tokens(self) -> float | None: ...
+
+
+def was_alone(run: Load) -> bool:
+    """Whether it is known that the server worked for nobody else during a run. The tokens of others tell it best: the gauge of running
+    requests stays where it was when the last one is aborted (vLLM #29928). Where neither can be read nobody knows, and that is no yes."""
+    others = run.other_generation_tokens
+    return run.running == 0 if others is None else others <= 0
 
 
 def judge_near_ties(target: str, samples: Sequence[Sample]) -> Finding | None:
@@ -165,8 +201,10 @@ def judge_model_shift(target: str, samples: Sequence[Sample], pins: Mapping[int,
     )
 
 
-def judge_pin_expiry(target: str, pins: Sequence[Pin], now: datetime) -> list[Finding]:
-    """Pins whose date has passed: they judge on, and ask to be renewed."""
+def judge_pin_expiry(target: str, probes: Sequence[Probe], pins: Sequence[Pin], digest: str | None, now: datetime) -> list[Finding]:
+    """Pins that judge now and whose date has passed: they judge on, and ask to be renewed. `probes`: as they are sent to this target."""
+    judging = (pin_for(pins, probe, digest)[0] for probe in probes)
+    expired = {pin.probe: pin for pin in judging if pin is not None and pin.expires_at <= now}
     return [
         Finding(
             kind=Kind.PIN_EXPIRED,
@@ -177,6 +215,5 @@ def judge_pin_expiry(target: str, pins: Sequence[Pin], now: datetime) -> list[Fi
             since=pin.expires_at,
             evidence={"pin": pin.id, "reason": pin.reason, "created_at": pin.created_at.isoformat()},
         )
-        for pin in pins
-        if pin.retired_at is None and pin.expires_at <= now
+        for pin in expired.values()
     ]

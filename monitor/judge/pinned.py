@@ -14,7 +14,7 @@ from math import sqrt
 from statistics import fmean
 
 from monitor.judge.conditions import shown
-from monitor.model import ObservedAnswer, Pin, PinnedOutput, Verdict
+from monitor.model import ObservedAnswer, Pin, PinnedOutput, TokenLogprob, Verdict
 
 #: Below this gap two tokens are a tie on any hardware: bf16 logits were seen to wander by some hundredths of a nat with the batch.
 LEAST_TIE_NAT = 0.1
@@ -79,9 +79,19 @@ def broken_text(observed: ObservedAnswer) -> str | None:
 
 def _by_text(pin: Pin, observed: ObservedAnswer) -> PinJudgement:
     """Without tokens only the whole text can be compared, and a near tie cannot be told from another answer."""
-    if any(output.text == observed.text for output in pin.outputs):
-        return PinJudgement(Verdict.PASS)
+    same = [output for output in pin.outputs if output.text == observed.text]
+    if same:
+        ended = _other_end(same, observed)
+        return PinJudgement(Verdict.PASS) if ended is None else PinJudgement(Verdict.FAIL, ended)
     return PinJudgement(Verdict.FAIL, f"expected {shown(pin.outputs[0].text)}, got {shown(observed.text)}")
+
+
+def _other_end(outputs: Sequence[PinnedOutput], observed: ObservedAnswer) -> str | None:
+    """The sentence where the answer ended for a reason that none of these outputs has. A reason that is not known is no other one."""
+    known = {output.finish_reason for output in outputs}
+    if observed.finish_reason is None or None in known or observed.finish_reason in known:
+        return None
+    return f"finish_reason is {observed.finish_reason}, pinned is {' or '.join(sorted(filter(None, known)))}"
 
 
 def _common(output: PinnedOutput, observed: ObservedAnswer) -> int:
@@ -113,8 +123,8 @@ def shift_between(output: PinnedOutput, answer: ObservedAnswer) -> float | None:
 
 
 def tie_gap_nat(pin: Pin) -> float:
-    """How far apart two tokens may be and still be a tie for this pin."""
-    return max(LEAST_TIE_NAT, TIE_MOVES * (pin.noise_nat or 0.0))
+    """How far apart two tokens may be and still be a tie for this pin. However noisy it is: what is MOST_TIE_NAT apart is no tie."""
+    return min(MOST_TIE_NAT, max(LEAST_TIE_NAT, TIE_MOVES * (pin.noise_nat or 0.0)))
 
 
 def _parted(pin: Pin, closest: PinnedOutput, observed: ObservedAnswer, index: int) -> PinJudgement:
@@ -126,15 +136,49 @@ def _parted(pin: Pin, closest: PinnedOutput, observed: ObservedAnswer, index: in
         longer = "goes on after" if expected is None else "ends before"
         return PinJudgement(Verdict.FAIL, f"the answer {longer} the pinned one ({where}): {shown(observed.text)}", index)
     words = f"expected {expected!r}, got {got.token!r} at {where}"
+    limit = tie_gap_nat(pin)
+    unlikely = _not_the_likeliest(closest, index, got, limit)
+    if unlikely is not None:
+        return PinJudgement(Verdict.FAIL, f"{words}, {unlikely}", index)
     alternative = got.top.get(expected)
     if alternative is None or got.logprob is None:
         return PinJudgement(Verdict.FAIL, f"{words}; the pinned token is not among the likeliest any more", index)
     gap, then = got.logprob - alternative, _gap_when_pinned(closest, index, got.token)
-    told = f"{words}, {gap:.3f} nat apart" + ("" if then is None else f" ({then:.3f} the other way when pinned)")
-    limit = tie_gap_nat(pin)
-    if gap <= limit or (then is not None and then <= limit and gap <= MOST_TIE_NAT):
+    told = f"{words}, {abs(gap):.3f} nat apart" + ("" if then is None else f" ({abs(then):.3f} {_way(gap, then)} way when pinned)")
+    if abs(gap) <= limit or (then is not None and abs(then) <= limit and 0 <= gap <= MOST_TIE_NAT):
+        ended = _other_end(pin.outputs, observed)
+        if ended is not None:  # the text may be as good; that it was cut off, or called a tool, is not
+            return PinJudgement(Verdict.FAIL, f"{ended}; {told}", index)
         return PinJudgement(Verdict.NEAR_TIE, f"{told}: a near tie", index)
     return PinJudgement(Verdict.FAIL, told, index)
+
+
+def _not_the_likeliest(output: PinnedOutput, index: int, got: TokenLogprob, limit: float) -> str | None:
+    """The sentence where the server itself held another token for clearly likelier than the one that it took. At temperature 0 it takes
+    the likeliest, whatever the weights: then it is the sampling that went wrong. Where the pinned token was none either (a probe with
+    penalties of its own), this says nothing."""
+    lost = nat_behind(got)
+    if lost is None or lost <= limit:
+        return None
+    tops = output.tops[index] if index < len(output.tops) else {}
+    pinned_lost = nat_behind(TokenLogprob(output.tokens[index], output.logprobs[index], tops))
+    if pinned_lost is not None and pinned_lost > limit:
+        return None
+    likeliest = max(got.top, key=lambda token: got.top[token])
+    return (
+        f"{lost:.3f} nat less likely than {likeliest!r}: the server did not take the likeliest token "
+        "(its temperature, penalties or generation_config, or a proxy that rewrites requests?)"
+    )
+
+
+def nat_behind(token: TokenLogprob) -> float | None:
+    """How much likelier than the token that was taken another one was there; None where that is not known, at most 0 for the likeliest."""
+    return None if token.logprob is None or not token.top else max(token.top.values()) - token.logprob
+
+
+def _way(gap: float, then: float) -> str:
+    """Both are positive where the token that came is the likelier one now, and the pinned one was when it was pinned."""
+    return "the other" if (gap >= 0) == (then >= 0) else "the same"
 
 
 def _gap_when_pinned(output: PinnedOutput, index: int, token: str) -> float | None:

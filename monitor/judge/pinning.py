@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from monitor.judge.expect import judge_answer
-from monitor.judge.pinned import broken_text, shift_between
-from monitor.model import ObservedAnswer, Outcome, PinnedOutput, Probe, Verdict
+from monitor.judge.pinned import MOST_TIE_NAT, broken_text, nat_behind, shift_between
+from monitor.judge.shift import MOST_NOISE_NAT
+from monitor.model import ObservedAnswer, Outcome, Pin, PinnedOutput, Probe, Verdict
 
 SPREAD = 0.1  # of the life of a pin: so that not all of them end on one day
 
@@ -17,7 +18,27 @@ SPREAD = 0.1  # of the life of a pin: so that not all of them end on one day
 def unfit(probe: Probe, answer: ObservedAnswer) -> str | None:
     """Why a finished answer must not be pinned: a condition of the probe does not hold, or it is no answer at all. None: it may."""
     plain = judge_answer(probe, Outcome.OK, answer.text, answer.finish_reason)
-    return plain.reason if plain.verdict is Verdict.FAIL else broken_text(answer)
+    return plain.reason if plain.verdict in {Verdict.FAIL, Verdict.UNKNOWN} else broken_text(answer)
+
+
+def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None, digest: str | None) -> list[str]:
+    """What a person should know of a pin before it is relied on, in sentences. `digest`: of what is served, as far as it is known."""
+    told: list[str] = []
+    if noise_nat is not None and noise_nat > MOST_NOISE_NAT:
+        told.append(
+            f"its log-probabilities move by {noise_nat:.2f} nat with nothing changed, more than {MOST_NOISE_NAT:g}: a change of weights "
+            "cannot be told from that, so this pin takes no part in the test of the model shift; was the server changed or very busy "
+            "meanwhile, or does it score an answer otherwise than it gives it?"
+        )
+    behind = [nat for answer in answers for token in answer.tokens if (nat := nat_behind(token)) is not None]
+    if max(behind, default=0.0) > MOST_TIE_NAT:
+        told.append(
+            f"the server took a token {max(behind):.2f} nat less likely than another one: its temperature, penalties or "
+            "generation_config, or a proxy that rewrites requests? Answers drawn by chance differ from a pin without a fault"
+        )
+    if digest is None:
+        told.append("what is served was not read yet: the pin will be filed under what the daemon reads first")
+    return told
 
 
 def outputs_of(answers: Sequence[ObservedAnswer]) -> tuple[PinnedOutput, ...]:
@@ -70,3 +91,22 @@ def expiry(probe: str, now: datetime, life: timedelta) -> datetime:
     """When a pin ends: up to a tenth of its life earlier, by the probe's name, so that not all pins end on one day."""
     share = int.from_bytes(hashlib.sha256(probe.encode()).digest()[:4]) / 2**32
     return now + life * (1 - SPREAD * share)
+
+
+def objection(pin: Pin, here: Sequence[Pin], now: datetime, is_known: bool) -> str | None:
+    """Why a pin from a file should not be taken without a second thought: it would page on an old reference, or undo what a person did
+    here. `here`: this history's pins of the probe; `is_known`: whether it is known what is served."""
+    if pin.expires_at <= now:
+        return f"the pin of {pin.probe} expired on {pin.expires_at:%Y-%m-%d}"
+    if pin.fingerprint is None and is_known:
+        return f"the pin of {pin.probe} does not say under what it was taken (it has no fingerprint), so that it could never become stale"
+    beside = [other for other in here if other.fingerprint in {pin.fingerprint, None}]
+    holding = [other for other in beside if other.retired_at is None]
+    newer = next((other for other in holding if other.created_at > pin.created_at), None)
+    if newer is not None:
+        times = f"taken {newer.created_at:%Y-%m-%d %H:%M} UTC, that of the file {pin.created_at:%Y-%m-%d %H:%M} UTC"
+        return f"pin {newer.id} of {pin.probe} holds and is newer ({times})"
+    same = next((o for o in beside if o.retired_at is not None and (o.created_at, o.revision) == (pin.created_at, pin.revision)), None)
+    if same is not None and same.retired_at is not None and not any(other.created_at == pin.created_at for other in holding):
+        return f"the pin of {pin.probe} was ended here as pin {same.id} ({same.retired_at:%Y-%m-%d %H:%M} UTC)"
+    return None

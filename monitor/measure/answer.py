@@ -7,10 +7,17 @@ chunks are not tokens, the last token of an end-of-text stop has no text, usage 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from monitor.model import ObservedAnswer, TokenLogprob
+from monitor.text import one_line, whole_text
+
+LONGEST_ANSWER = 1_000_000  # characters of all parts together, twenty times what the longest probe asks for; beyond it is a flood
+LARGEST = 2**53  # counts and figures from here on are none: no database keeps them, and no float tells them apart
+LONGEST_NAME = 200  # characters of a finish reason or a system_fingerprint
 
 
 @dataclass(slots=True)
@@ -70,12 +77,17 @@ class AnswerReader:
             answer.malformed = answer.malformed or f"a chunk is no JSON object: {shortened(data)}"
         elif chunk.get("error") is not None:
             answer.error = error_message(chunk)
+        elif len(answer.text) + len(answer.reasoning) + len(answer.tool_arguments) > LONGEST_ANSWER:
+            answer.malformed = answer.malformed or f"the answer goes on after {LONGEST_ANSWER:,} characters; the rest was not read"
         else:
-            self._chunk(chunk, arrived_ns)
+            try:
+                self._chunk(chunk, arrived_ns)
+            except Exception as error:  # a shape that nobody has thought of makes a broken answer, and must not end who watches
+                answer.malformed = answer.malformed or f"a chunk cannot be read ({type(error).__name__}): {shortened(data)}"
 
     def _chunk(self, chunk: dict[str, Any], arrived_ns: int) -> None:
         answer = self.answer
-        answer.system_fingerprint = _text(chunk.get("system_fingerprint")) or answer.system_fingerprint
+        answer.system_fingerprint = _name(chunk.get("system_fingerprint")) or answer.system_fingerprint
         if isinstance(chunk.get("metrics"), dict):
             answer.server_metrics = chunk["metrics"]
         self._usage(chunk.get("usage"))
@@ -100,7 +112,7 @@ class AnswerReader:
         visible = _text(delta.get("content")) + _text(choice.get("text"))
         reasoning = _text(delta.get("reasoning")) or _text(delta.get("reasoning_content"))
         tools = _tool_text(delta.get("tool_calls"))
-        ids = [i for i in _items(choice.get("token_ids")) if isinstance(i, int)]
+        ids = [i for i in _items(choice.get("token_ids")) if _whole(i, None) is not None]
         finish = choice.get("finish_reason")
         logprobs = _logprobs(choice.get("logprobs"))
         answer.text += visible
@@ -109,7 +121,7 @@ class AnswerReader:
         answer.token_ids += ids
         answer.logprobs += logprobs
         if isinstance(finish, str):
-            answer.finish_reason = whole_text(finish)
+            answer.finish_reason = _name(finish)
         said_something = bool(visible or reasoning) or tools is not None
         # The empty chunk of an end-of-text stop carries the last token: usage counts it (DESIGN.md, marks).
         if said_something or ids or logprobs or finish == "stop":
@@ -142,30 +154,24 @@ class AnswerReader:
 
 
 def observed(answer: Answer) -> ObservedAnswer:
-    """The answer as the quality gate sees it."""
-    tokens = tuple(TokenLogprob(str(p["token"]), p["logprob"], p["top"]) for p in answer.logprobs)
-    return ObservedAnswer(answer.text, tokens, tuple(answer.token_ids), answer.finish_reason, answer.prompt_tokens)
-
-
-def whole_text(text: str) -> str:
-    """JSON may hold half a surrogate pair, which no file and no terminal takes: it becomes U+FFFD; two halves in a row become one."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """The answer as the quality gate sees it. A tool call is an answer: its name and arguments stand for the text, as they are stored."""
+    tokens = tuple(TokenLogprob(p["token"], p["logprob"], p["top"]) for p in answer.logprobs)
+    text = answer.text or answer.tool_arguments
+    return ObservedAnswer(text, tokens, tuple(answer.token_ids), answer.finish_reason, answer.prompt_tokens)
 
 
 def error_message(body: Any) -> str:
     """The message inside an error body; vLLM sends an object under `error`, its authentication layer a plain string."""
-    return whole_text(_error_message(body))
+    return whole_text(_error_message(body).replace("\0", " "))  # a sentence, not data: no mark in it
 
 
 def _error_message(body: Any) -> str:
     error = body.get("error") if isinstance(body, dict) else None
     if isinstance(error, dict):
-        return str(error.get("message") or error.get("type") or "an error without a message")
-    if isinstance(error, str):
-        return error
-    if isinstance(body, dict) and isinstance(body.get("detail"), str):
-        return str(body["detail"])
-    return "an error without a message"
+        told: tuple[Any, ...] = (error.get("message"), error.get("type"))
+    else:
+        told = (error, body.get("detail")) if isinstance(body, dict) else ()
+    return next((text for text in told if isinstance(text, str) and text), "an error without a message")
 
 
 def shortened(data: bytes, limit: int = 120) -> str:
@@ -175,8 +181,20 @@ def shortened(data: bytes, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def figure(value: Any) -> float | None:
+    """A figure of a server as a finite number. None for everything else: JSON has strings and 400 digits, Python's reader NaN and inf."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -LARGEST < value < LARGEST:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _name(value: Any) -> str:
+    """A short text that is shown and compared, never a part of the answer."""
+    return one_line(whole_text(_text(value)), LONGEST_NAME)
 
 
 def _items(value: Any) -> list[Any]:
@@ -184,7 +202,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _whole(value: Any, otherwise: int | None) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53  # beyond it no database keeps it
+    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
     return value if whole else otherwise
 
 
@@ -206,7 +224,7 @@ def _logprobs(value: Any) -> list[dict[str, Any]]:
     tokens, values, tops = (_items(value.get(k)) for k in ("tokens", "token_logprobs", "top_logprobs"))
     tops = [*tops, *([None] * (len(tokens) - len(tops)))]
     return [
-        {"token": t, "logprob": v, "top": top if isinstance(top, dict) else {}}
+        {"token": _token(t), "logprob": figure(v), "top": _tops(top.items() if isinstance(top, dict) else ())}
         for t, v, top in zip(tokens, values, tops, strict=False)
     ]
 
@@ -214,7 +232,16 @@ def _logprobs(value: Any) -> list[dict[str, Any]]:
 def _chat_logprob(entry: dict[str, Any]) -> dict[str, Any]:
     tops = [t for t in _items(entry.get("top_logprobs")) if isinstance(t, dict)]
     return {
-        "token": entry.get("token"),
-        "logprob": entry.get("logprob"),
-        "top": {str(t.get("token")): t.get("logprob") for t in tops},
+        "token": _token(entry.get("token")),
+        "logprob": figure(entry.get("logprob")),
+        "top": _tops((t.get("token"), t.get("logprob")) for t in tops),
     }
+
+
+def _tops(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    """What else could have come. One without a finite log-probability says nothing and is left out."""
+    return {_token(token): value for token, logprob in pairs if (value := figure(logprob)) is not None}
+
+
+def _token(value: Any) -> str:
+    return whole_text(_text(value))

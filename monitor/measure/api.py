@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +11,14 @@ from typing import Any
 import httpx
 
 from monitor.errors import UNMEASURED, USAGE, Told
-from monitor.measure.answer import error_message, shortened
+from monitor.measure.answer import LARGEST, error_message, shortened
 from monitor.measure.request import UNSENDABLE, tokenize_body
 from monitor.model import Probe
+from monitor.text import one_line, whole_text
+
+LONGEST_BODY = 64 * 1024 * 1024  # bytes; the scores of 4,096 tokens with 20 alternatives each are a tenth of it
+LONGEST_MESSAGE = 300  # characters of a server's own words
+MODELS_NAMED = 10
 
 
 class ServerUnreachableError(Told):
@@ -25,7 +32,8 @@ class ServerRefusedError(Told):
         self.status = status
         self.exit_code = USAGE if status in {401, 403, 404} else UNMEASURED
         mend = "; give the API key with api_key_env or api_key_file" if status == 401 else ""
-        super().__init__(f"the server answered HTTP {status}: {message}{mend}" if status != 200 else message)
+        told = one_line(message, LONGEST_MESSAGE)
+        super().__init__(f"the server answered HTTP {status}: {told}{mend}" if status != 200 else told)
 
 
 class SeveralModelsError(Told):
@@ -34,7 +42,8 @@ class SeveralModelsError(Told):
     exit_code = USAGE
 
     def __init__(self, url: str, names: Sequence[str]) -> None:
-        super().__init__(f"{url} serves several models: {', '.join(names)}; say which one with `model:` under the target")
+        told = ", ".join(one_line(name, 100) for name in names[:MODELS_NAMED]) + (", …" if len(names) > MODELS_NAMED else "")
+        super().__init__(f"{url} serves several models: {told}; say which one with `model:` under the target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +62,44 @@ class ModelCard:
 
 
 async def get_json(http: httpx.AsyncClient, path: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> Any:
-    """GET, or POST where there is a body. Raises ServerUnreachableError or ServerRefusedError."""
+    """GET, or POST where there is a body, within `timeout_s` all told. Raises ServerUnreachableError or ServerRefusedError."""
     try:
-        if body is None:
-            response = await http.get(path, timeout=timeout_s, follow_redirects=True)
-        else:
-            response = await http.post(path, json=body, timeout=timeout_s)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        why = str(error) or type(error).__name__
-        if isinstance(error, httpx.TimeoutException):
+        async with asyncio.timeout(timeout_s):
+            status, content = await _asked(http, path, body)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        why = one_line(str(error) or type(error).__name__, LONGEST_MESSAGE)
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
             why = f"no answer to {path} within {timeout_s:g} s"
         elif isinstance(error, httpx.LocalProtocolError):
             why = UNSENDABLE
         raise ServerUnreachableError(f"the server at {http.base_url} cannot be reached: {why}") from None
     try:
-        parsed = response.json()
+        parsed = json.loads(content)
     except (ValueError, RecursionError):
         parsed = None
-    if response.status_code != 200:
-        message = error_message(parsed) if parsed is not None else shortened(response.content)
-        raise ServerRefusedError(response.status_code, message)
+    if status != 200:
+        raise ServerRefusedError(status, error_message(parsed) if parsed is not None else shortened(content))
     if parsed is None:
-        raise ServerRefusedError(200, f"{path} answers with something other than JSON: {shortened(response.content)}")
+        raise ServerRefusedError(200, f"{path} answers with something other than JSON: {shortened(content)}")
     return parsed
+
+
+async def _asked(http: httpx.AsyncClient, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
+    """Status and body of one answer."""
+    method = "GET" if body is None else "POST"
+    async with http.stream(method, path, json=body, follow_redirects=body is None) as response:
+        content = bytearray()
+        async for part in response.aiter_bytes():
+            content += part
+            if len(content) > LONGEST_BODY:
+                raise ServerRefusedError(200, f"{path} answers with more than {LONGEST_BODY >> 20} MiB, which is no answer to this")
+        return response.status_code, bytes(content)
 
 
 async def version(http: httpx.AsyncClient) -> str | None:
     """What /version says; None where the answer names none."""
     found = await get_json(http, "/version")
-    value = found.get("version") if isinstance(found, dict) else None
-    return value if isinstance(value, str) else None
+    return _text(found.get("version")) if isinstance(found, dict) else None
 
 
 async def models(http: httpx.AsyncClient) -> tuple[ModelCard, ...]:
@@ -92,9 +109,9 @@ async def models(http: httpx.AsyncClient) -> tuple[ModelCard, ...]:
     if not isinstance(cards, list):
         raise ServerRefusedError(200, "/v1/models answers without a list of models")
     return tuple(
-        ModelCard(str(c["id"]), _text(c.get("root")), _text(c.get("parent")), _whole(c.get("max_model_len")))
+        ModelCard(whole_text(c["id"]), _text(c.get("root")), _text(c.get("parent")), _whole(c.get("max_model_len")))
         for c in cards
-        if isinstance(c, dict) and "id" in c
+        if isinstance(c, dict) and isinstance(c.get("id"), str)
     )
 
 
@@ -110,10 +127,12 @@ class Tokens:
 async def tokenize(http: httpx.AsyncClient, body: dict[str, Any]) -> Tokens:
     """Token ids of a prompt or of messages through the chat template, without any work for the GPU."""
     found = await get_json(http, "/tokenize", body)
-    if not isinstance(found, dict) or not isinstance(found.get("count"), int):
+    count = _whole(found.get("count")) if isinstance(found, dict) else None
+    if count is None:
         raise ServerRefusedError(200, "/tokenize answers without a count")
-    ids = tuple(i for i in found.get("tokens") or () if isinstance(i, int))
-    return Tokens(found["count"], ids, _whole(found.get("max_model_len")))
+    tokens = found.get("tokens")
+    ids = tuple(i for i in tokens if _whole(i) is not None) if isinstance(tokens, list) else ()
+    return Tokens(count, ids, _whole(found.get("max_model_len")))
 
 
 async def prompt_length(http: httpx.AsyncClient, probe: Probe, model: str | None) -> int:
@@ -122,11 +141,11 @@ async def prompt_length(http: httpx.AsyncClient, probe: Probe, model: str | None
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return whole_text(value) if isinstance(value, str) else None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST else None
 
 
 def the_one_model(url: str, cards: Sequence[ModelCard]) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from monitor.measure.answer import Answer
+from monitor.measure.answer import Answer, figure
 from monitor.model import Outcome, ServerPage
 
 MIN_TOKENS_FOR_RATE = 8  # below this one late chunk is most of the figure (DESIGN.md: decode rate)
@@ -46,9 +46,9 @@ def server_timing(outcome: Outcome, answer: Answer, before: ServerPage | None, a
     own = answer.server_metrics
     if own is not None:
         found = {
-            "queue_ms": _number(own.get("queue_time_ms")),
-            "prefill_ms": _number(own.get("time_to_first_token_ms")),
-            "decode_ms": _number(own.get("generation_time_ms")),
+            "queue_ms": _duration(own.get("queue_time_ms")),
+            "prefill_ms": _duration(own.get("time_to_first_token_ms")),
+            "decode_ms": _duration(own.get("generation_time_ms")),
         }
         if any(value is not None for value in found.values()):
             return {**found, "server_timing": "response"}
@@ -105,5 +105,7 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _duration(value: Any) -> float | None:
+    """A time that the server tells of itself; None where it is no number, or less than nothing."""
+    told = figure(value)
+    return told if told is not None and told >= 0 else None

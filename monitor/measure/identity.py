@@ -28,6 +28,7 @@ from monitor.measure.hostprocess import (
 )
 from monitor.measure.modelfiles import ModelFilesError, read_model_files
 from monitor.model import DERIVED_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Fingerprint, FingerprintField, ServerPage
+from monitor.text import one_line, whole_text
 
 #: Fixed texts: what they become is a fingerprint of tokenizer and template. No system role: some templates refuse it.
 TEMPLATE_MESSAGES = (
@@ -49,6 +50,10 @@ KV_SETTINGS = (
     "sliding_window",
 )
 
+LONGEST_REASON = 300  # characters
+LONGEST_VALUE = 65_536
+LONGEST_HEAD = 200
+
 
 @dataclass(slots=True)
 class Sources:
@@ -69,12 +74,34 @@ class _Fields:
         self.values: dict[str, FingerprintField] = {}
 
     def known(self, name: str, value: Any, source: str) -> None:
-        if value is not None:
-            self.values[name] = FingerprintField(name, role_of(name), value, source)
+        if value is None:
+            return
+        try:
+            self.values[name] = FingerprintField(name, role_of(name), kept(value), one_line(source, LONGEST_REASON))
+        except (RecursionError, ValueError, TypeError) as error:
+            self.unknown(f"what {source} tells of it cannot be kept: {error}", name)
 
     def unknown(self, reason: str, *names: str) -> None:
         for name in names:
-            self.values.setdefault(name, FingerprintField(name, role_of(name), reason=reason))
+            self.values.setdefault(name, FingerprintField(name, role_of(name), reason=one_line(reason, LONGEST_REASON)))
+
+
+def kept(value: Any) -> Any:
+    """A value as it is kept, compared and shown: printable text, JSON that every reader takes, and no more of it than somebody reads. Of a
+    longer one the size and a hash are kept, so that a change is still one. Raises ValueError for figures that no JSON holds."""
+    clean = _printable(value)
+    text = json.dumps(clean, ensure_ascii=False, sort_keys=True, allow_nan=False)
+    if len(text) <= LONGEST_VALUE:
+        return clean
+    return f"{text[:LONGEST_HEAD]}… ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return one_line(whole_text(value), max(1, 10 * len(value)))
+    if isinstance(value, Mapping):
+        return {_printable(str(name)): _printable(inner) for name, inner in value.items()}
+    return [_printable(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def role_of(name: str) -> Any:
@@ -146,7 +173,7 @@ def _from_page(page: ServerPage, fields: _Fields) -> None:
     fields.known("kv_cache", {name: config[name] for name in KV_SETTINGS if name in config}, source)
     for name in SOFT_FIELDS:
         value = config.get(name, "")
-        fields.known(name, int(value) if value.isdigit() else None, source)
+        fields.known(name, int(value) if value.isdecimal() and len(value) < 16 else None, source)
     fields.unknown(f"{source} does not tell it", *SOFT_FIELDS)
 
 
@@ -229,4 +256,7 @@ def _model_path(settings: TargetSettings, fields: _Fields, process: ServerProces
         return None
     base = Path(process.cwd) if process is not None and process.cwd else Path("/")
     path = base / root
-    return path if path.is_dir() else None
+    try:
+        return path if path.is_dir() else None
+    except (OSError, ValueError):  # somebody else's folder, or a name that no file can have
+        return None

@@ -55,7 +55,7 @@ def read_model_files(path: Path) -> ModelFiles:
 
 def _json(data: bytes | None) -> dict[str, Any]:
     try:
-        parsed = json.loads(data or b"{}")
-    except ValueError:
+        parsed = json.loads(data or b"{}", parse_constant=str)  # NaN is no JSON, and would never be equal to itself
+    except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}

@@ -14,9 +14,11 @@ from typing import Any
 
 import httpx
 
+from monitor.measure.answer import figure
 from monitor.measure.api import ServerRefusedError, get_json, tokenize
 from monitor.measure.request import tokenize_body
 from monitor.model import ObservedAnswer, PinnedOutput, Probe, TokenLogprob
+from monitor.text import whole_text
 
 TIMEOUT_S = 30.0
 MOST_TOKENS = 4096  # of prompt and answer together: what vLLM holds for it grows with tokens times vocabulary
@@ -72,9 +74,6 @@ def _token(entry: Any, token_id: int, token: str) -> TokenLogprob:
     """One place: `{"640": {"logprob": -8.4, "rank": 134, "decoded_token": " good"}, …}`; the token itself is always among them."""
     places = {k: v for k, v in entry.items() if isinstance(v, Mapping)} if isinstance(entry, Mapping) else {}
     own = places.pop(str(token_id), {})
-    top = {str(v.get("decoded_token")): _number(v.get("logprob")) for v in places.values()}
-    return TokenLogprob(token, _number(own.get("logprob")), {name: value for name, value in top.items() if value is not None})
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    known = ((v.get("decoded_token"), figure(v.get("logprob"))) for v in places.values())
+    top = {whole_text(name): value for name, value in known if isinstance(name, str) and value is not None}
+    return TokenLogprob(token, figure(own.get("logprob")), top)

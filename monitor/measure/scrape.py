@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from monitor.measure.answer import LARGEST
 from monitor.model import ServerPage
 
+LATEST_START_S = 253_402_300_799.0  # the end of the year 9999: no calendar goes on after it
 SCRAPE_TIMEOUT_S = 1.0  # a slow page must not delay a canary (DESIGN.md, A sample)
 
 #: Our name -> vLLM's names, newest first, the first one present wins. Renames 0.6 -> 0.32: gpu_cache_usage_perc (#18354),
@@ -75,7 +77,9 @@ def _value(field: str, names: Iterable[str], samples: Mapping[str, list[tuple[Ma
     for name in names:
         found = [value for _, value in samples.get(name, ()) if math.isfinite(value)]
         if found:
-            return max(found) if field in _LARGEST else sum(found)
+            told = max(found) if field in _LARGEST else sum(found)
+            known = 0 <= told < LATEST_START_S if field == "process_start_s" else abs(told) < LARGEST
+            return told if known else None
     return None
 
 
@@ -114,5 +118,5 @@ class MetricsPage:
             if not looks_like_metrics(response.text):
                 return ServerPage(at=at, state="unreadable")
             return await asyncio.to_thread(parse_page, response.text, at)
-        except (ValueError, KeyError):  # the parser raises both on lines that are no metrics
+        except Exception:  # the parser raises many kinds on lines that are no metrics, and the header may name any codec as the charset
             return ServerPage(at=at, state="unreadable")

@@ -14,6 +14,7 @@ from monitor.show.records import iso
 from monitor.show.terminal import STYLES, console, local_time, number, printable, table
 
 FIGURES = ("metric", "change_pct", "low_pct", "high_pct")
+COUNTS = ("samples", "server_readings", "gpu_readings")  # of a target's record
 
 
 def incident_record(entry: Entry) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def print_report(report: dict[str, Any]) -> None:
     """For people."""
     out = console()
     for target in report["targets"]:
-        counted = [(name.replace("_", " "), target[name]) for name in ("samples", "server_readings", "gpu_readings")]
+        counted = [(name.replace("_", " "), target[name]) for name in COUNTS]
         read = ", ".join(f"{count:,} {name}" for name, count in counted if count)
         out.print(f"{printable(target['name'])}: {read or 'nothing to read'}", style="bold")
         for part in target["detection"]:
@@ -70,7 +71,8 @@ def print_report(report: dict[str, Any]) -> None:
         out.print(printable(note), style="yellow")
     found = report["incidents"]
     if not found:
-        out.print("no incidents")
+        judged = any(target[name] for target in report["targets"] for name in COUNTS)
+        out.print("no incidents" if judged else "nothing was judged")
         return
     out.print(table(["opened", "closed", "target", "kind", "subject", "severity", "cause", "metric", "change %"], map(_row, found)))
     for incident in found:

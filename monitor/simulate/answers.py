@@ -1,43 +1,29 @@
 """The simulated language model: a table of answers with log-probabilities that follow from nothing but its variant, seed and the prompt.
 
 Variants. `healthy`. `int4`: rounded weights, every sure answer keeps its text, all log-probabilities move a little, one near tie falls
-the other way. `new-weights`: other log-probabilities and one other answer. `lost-bos`: the chat template lost its beginning-of-text
-token, so every chat prompt is one token shorter, and answers are fluent and wrong.
+the other way. `new-weights`: other log-probabilities and some other answers, good ones and a bad one. `lost-bos`: the chat template lost
+its beginning-of-text token, so every chat prompt is one token shorter, and answers are fluent and wrong.
+
+What the model thinks of a text that is given to it agrees with what it says: an answer of its own is scored as it was said, down to the
+end-of-text token; another answer that it knows is unlikely where the two part, and sure again from there on.
 """
 
 from __future__ import annotations
 
-import random
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
-from math import exp, log
-from typing import Any, NamedTuple
+from typing import Any
 
+from monitor.simulate.logprobs import Ranking, Rival, Scored, key_of
 from monitor.simulate.phrases import FILLER, NEAR_TIES, NEW_WEIGHTS, POLITE, SHIPPED, SURE, TEXTS, WITHOUT_BOS
-from monitor.simulate.vocabulary import ASSISTANT, BOS, EOS, SYSTEM, USER, WORDS, Vocabulary
+from monitor.simulate.vocabulary import ASSISTANT, BOS, BYTES, EOS, SYSTEM, USER, WORDS, Vocabulary
 
 VARIANTS = ("healthy", "int4", "new-weights", "lost-bos")
 VOCABULARY = Vocabulary(TEXTS)
-
-MAX_LOGPROBS = 20  # vLLM's --max-logprobs
-BATCH_NOISE = 0.02  # nat; drift of up to 0.026 was reported for another batch or cache state (vLLM #40896)
-#: Nat on the margin of each alternative, and its spread; a choice of the simulator. Another training knows the same words, but weighs
-#: them otherwise; rounding to four bits brings what was unlikely nearer.
-MOVES: Mapping[str, tuple[float, float]] = {"int4": (-0.7, 0.4), "new-weights": (0.0, 0.8)}
 _FILLER = tuple(VOCABULARY.encode(FILLER.strip()))
 _KNOWN = {**SURE, **SHIPPED}
 _ROLES: Mapping[str, int] = {"user": USER, "assistant": ASSISTANT}
-
-
-class Scored(NamedTuple):
-    """One candidate for a place: token, its log-probability, and its rank (1 = most likely)."""
-
-    token: int
-    logprob: float
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +95,14 @@ class LanguageModel:
     def __init__(self, variant: str = "healthy", seed: int = 0) -> None:
         self.variant = variant
         self.seed = seed
+        self._ranking = Ranking(variant, seed, range(WORDS, VOCABULARY.size))
         self._ranked = lru_cache(maxsize=8192)(self._rank)
 
     def speak(self, prompt: Prompt, wish: Wish, batch: int) -> Speech:
         """The answer to a prompt."""
         tokens = list(self._told(prompt, batch))
         at_least = wish.max_tokens if wish.ignore_eos else min(wish.min_tokens, wish.max_tokens)
-        for index in count(_key(prompt.question) % len(_FILLER)):
-            if len(tokens) >= at_least:
-                break
-            tokens.append(_FILLER[index % len(_FILLER)])
+        tokens += _filler(key_of(prompt.question), at_least - len(tokens))
         reason = "stop" if len(tokens) < wish.max_tokens and not wish.ignore_eos else "length"
         tokens = [*tokens, EOS] if reason == "stop" else tokens[: wish.max_tokens]
         texts = ["" if token == EOS else VOCABULARY.text(token) for token in tokens]
@@ -129,21 +113,54 @@ class LanguageModel:
         return Speech(tuple(tokens), tuple(texts), reason, None, batch)
 
     def scores(self, prompt: Prompt, place: int, token: int, batch: int) -> tuple[Scored, ...]:
-        """The most likely tokens of one place of the answer, best first, MAX_LOGPROBS of them; the one that came is the first."""
+        """The most likely tokens of one place of the answer, best first, 20 of them; the one that came is the first."""
         return self._ranked(prompt.question, prompt.has_bos, len(prompt.given) + place, token, max(batch, 1))
 
     def prompt_scores(self, prompt: Prompt, wanted: int) -> list[tuple[Scored, ...] | None]:
         """For each token of the prompt: itself and the `wanted` most likely ones before which it stood; None for the first."""
+        prompt = self._told_apart(prompt)
         begin = len(prompt.ids) - len(prompt.given)
-        answer = self._answer(prompt, 1)
+        said = self._scored(prompt, wanted)
         found: list[tuple[Scored, ...] | None] = [None]
         for index, token in enumerate(prompt.ids[1:], 1):
-            place = index - begin
-            if place >= 0 and prompt.ids[begin : index + 1] == answer[: place + 1]:
-                found.append(self._ranked(prompt.question, prompt.has_bos, place, token, 1)[: max(wanted, 1)])
-            else:
-                found.append(self._surprised(prompt, index, token, wanted))
+            scores = next(said) if index >= begin else None
+            found.append(scores or self._ranking.surprised(prompt.ids[max(0, index - 8) : index], token, wanted))
         return found
+
+    def _scored(self, prompt: Prompt, wanted: int) -> Iterator[tuple[Scored, ...] | None]:
+        """Of each token of the answer that a prompt gives; None for one that the model would not have said.
+
+        As long as the answer is the model's own it is scored as it was said. Where it turns into another answer that the model knows, its
+        token is one of those beside the model's own, or a surprise; from there on the model follows it.
+        """
+        ways, key = self._ways(prompt), key_of(prompt.question)
+        own = ways[0]
+        for place, token in enumerate(prompt.given):
+            follow = [way for way in ways if _goes_on(way, key, place, token)]
+            parts = own in ways and own not in follow
+            likeliest = (own[place] if place < len(own) else EOS) if parts else token
+            ranked = self._ranked(prompt.question, prompt.has_bos, place, likeliest, 1) if follow else ()
+            itself = [scored for scored in ranked if scored.token == token]
+            top = [scored for scored in ranked[: max(wanted, 1)] if scored.token != token]
+            yield (itself[0], *top) if itself else None
+            ways = follow
+
+    def _ways(self, prompt: Prompt) -> list[tuple[int, ...]]:
+        """The answers that the model knows to a question, its own first."""
+        asked = _asked(prompt.question)
+        texts = [table[asked] for table in (_KNOWN, NEW_WEIGHTS, WITHOUT_BOS) if asked in table]
+        known = [tuple(VOCABULARY.encode(text)) for text in (*texts, *NEAR_TIES.get(asked, ()))]
+        return list(dict.fromkeys([self._answer(prompt, 1), *known]))
+
+    def _told_apart(self, prompt: Prompt) -> Prompt:
+        """A prompt and the answer behind it, where no template marks where that begins (completions): all from there on is an answer."""
+        ids, written = prompt.ids, b""
+        for end in range(1, len(ids)) if ASSISTANT not in ids else ():
+            written += VOCABULARY.token(ids[end - 1]) if ids[end - 1] >= BYTES else b""
+            apart = Prompt(ids, written.decode("utf-8", errors="replace"), ids[end:])
+            if written and any(_is_all_of(way, apart) for way in self._ways(apart)):
+                return apart
+        return prompt
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
@@ -169,62 +186,26 @@ class LanguageModel:
         alone = 1 if self.variant == "int4" and question == "Pick a fruit." else 0
         if batch <= 1:
             return alone
-        return alone ^ (_key(f"{self.seed}/{question}/{batch}") >> 7 & 1)
+        return alone ^ (key_of(f"{self.seed}/{question}/{batch}") >> 7 & 1)
 
     # -- log-probabilities --------------------------------------------------------------------------------------------
 
     def _rank(self, question: str, has_bos: bool, place: int, token: int, batch: int) -> tuple[Scored, ...]:
-        """The scores of one place: the chosen token at the top, others at margins below it, the rest of the mass nowhere named."""
-        chance = _chance(f"old/{self.seed}/{has_bos}/{question}/{place}/{token}")
-        sure = _asked(question) in _KNOWN
-        margin = chance.uniform(7.0, 8.6) if sure else chance.uniform(0.7, 4.0)
-        tie = self._tie_token(_asked(question), place, token)
-        others = [tie] if tie is not None else []
-        margins = [chance.uniform(0.01, 0.06)] if tie is not None else []
-        margin = 7.0 if tie is not None else margin
-        while len(others) < MAX_LOGPROBS - 1:
-            other = WORDS + chance.randrange(VOCABULARY.size - WORDS)
-            if other != token and other not in others:
-                others.append(other)
-                margins.append(margin)
-                margin += chance.uniform(0.1, 0.7)
-        margins = self._moved(margins, batch, f"{question}/{place}/{token}", tie is not None)
-        mass = 1.0 + sum(exp(-m) for m in margins) + 3.0 * exp(-max(margins))
-        ranked = sorted(zip(margins, others, strict=True))
-        return (Scored(token, -log(mass), 1), *(Scored(o, -log(mass) - m, i) for i, (m, o) in enumerate(ranked, 2)))
+        asked = _asked(question)
+        rival = self._rival(asked, place, token)
+        return self._ranking.at(f"{question}/{place}", has_bos, token, sure=asked in _KNOWN, rival=rival, batch=batch)
 
-    def _moved(self, margins: Sequence[float], batch: int, place: str, tied: bool) -> list[float]:
-        """Margins as other weights and the company in the batch move them; the first never below the chosen token."""
-        moved = list(margins)
-        if self.variant in MOVES:
-            chance, (shift, noise) = _chance(f"{self.variant}/{self.seed}/{place}"), MOVES[self.variant]
-            moved = [m if tied and i == 0 else m + chance.gauss(shift, noise) for i, m in enumerate(moved)]
-        if batch > 1:
-            chance = _chance(f"batch/{self.seed}/{batch}/{place}")
-            moved = [m + chance.gauss(0.0, BATCH_NOISE) for m in moved]
-        return [max(m, 0.002) for m in moved]
-
-    @staticmethod
-    def _tie_token(question: str, place: int, token: int) -> int | None:
-        """The other of two near ties, where they part."""
-        both = NEAR_TIES.get(question)
+    def _rival(self, asked: str, place: int, token: int) -> Rival | None:
+        """The token of the other answer, where two part: of a near tie, or what was said before another training."""
+        both, tied = NEAR_TIES.get(asked), True
+        if both is None and self.variant == "new-weights" and asked in NEW_WEIGHTS:
+            both, tied = (_KNOWN[asked], NEW_WEIGHTS[asked]), False
         if both is None:
             return None
-        first, second = (VOCABULARY.encode(text) for text in both)
+        first, second = ([*VOCABULARY.encode(text), EOS] for text in both)
         if place >= min(len(first), len(second)) or first[:place] != second[:place] or first[place] == second[place]:
             return None
-        return second[place] if token == first[place] else first[place]
-
-    def _surprised(self, prompt: Prompt, index: int, token: int, wanted: int) -> tuple[Scored, ...]:
-        """Scores of a token that the model would not have said itself (seen on vLLM 0.32 CPU: -7 to -11, rank 60 to 160)."""
-        chance = _chance(f"{self.variant}/{self.seed}/prompt/{prompt.ids[max(0, index - 8) : index + 1]}")
-        itself = Scored(token, -chance.uniform(7.0, 11.5), chance.randrange(60, 170))
-        best: list[Scored] = []
-        left = chance.uniform(0.3, 1.6)
-        for rank in range(1, wanted + 1):
-            best.append(Scored(WORDS + chance.randrange(VOCABULARY.size - WORDS), -left, rank))
-            left += chance.uniform(0.2, 0.9)
-        return (itself, *(other for other in best if other.token != token))
+        return Rival(second[place] if token == first[place] else first[place], tied)
 
 
 def _asked(question: str) -> str:
@@ -234,9 +215,25 @@ def _asked(question: str) -> str:
 
 def _rambling(question: str) -> tuple[int, ...]:
     """An answer to a question that nobody taught: filler of a length that follows from the question, 20 to 219 tokens."""
-    key = _key(question)
-    length, start = 20 + key % 200, key % len(_FILLER)
-    return tuple(_FILLER[(start + i) % len(_FILLER)] for i in range(length))
+    key = key_of(question)
+    return tuple(_filler(key, 20 + key % 200))
+
+
+def _filler(key: int, length: int) -> list[int]:
+    """What is said when nothing is left to say and the answer must not end yet."""
+    return [_FILLER[(key + index) % len(_FILLER)] for index in range(length)]
+
+
+def _goes_on(answer: Sequence[int], key: int, place: int, token: int) -> bool:
+    """Whether this token comes next: of the answer, then its end or filler."""
+    beyond = place - len(answer)
+    return token == answer[place] if beyond < 0 else token in {EOS, _FILLER[(key + beyond) % len(_FILLER)]}
+
+
+def _is_all_of(answer: Sequence[int], prompt: Prompt) -> bool:
+    """Whether what a prompt gives is this answer, or its beginning."""
+    key = key_of(prompt.question)
+    return all(_goes_on(answer, key, place, token) for place, token in enumerate(prompt.given))
 
 
 def _stopped(texts: Sequence[str], wish: Wish) -> tuple[int, list[str], str] | None:
@@ -253,11 +250,3 @@ def _stopped(texts: Sequence[str], wish: Wish) -> tuple[int, list[str], str] | N
     keep = next(i for i, end in enumerate(ends) if end >= at + len(stop)) + 1
     starts = [0, *ends[: keep - 1]]
     return keep, [whole[min(start, at) : min(end, at)] for start, end in zip(starts, ends, strict=False)], stop
-
-
-def _key(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", errors="replace"))
-
-
-def _chance(text: str) -> random.Random:
-    return random.Random(_key(text))  # noqa: S311 - the same text, the same figures

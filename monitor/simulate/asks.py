@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.simulate.answers import MAX_LOGPROBS, VOCABULARY, Prompt, Wish, chat_ids, prompt_of
+from monitor.simulate.answers import VOCABULARY, Prompt, Wish, chat_ids, prompt_of
 from monitor.simulate.identity import Identity
+from monitor.simulate.logprobs import MAX_LOGPROBS
 from monitor.simulate.vocabulary import BOS
 
 Json = dict[str, Any]

@@ -57,7 +57,7 @@ def make_world(
 
 def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Scenario:
     """Play a scenario, from now on or from `begin_s`; what the one before it has changed is taken back. Raises ScenarioError."""
-    scenario = load(name_or_file, world.settable)
+    scenario = load(name_or_file, world.settable, world.check)
     for play in [source for source in world.sources if isinstance(source, Play)]:
         world.sources.remove(play)
         play.take_back()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from monitor.simulate.answers import VOCABULARY, LanguageModel, Scored, Speech
+from monitor.simulate.answers import VOCABULARY, LanguageModel, Speech
 from monitor.simulate.asks import Ask
+from monitor.simulate.logprobs import Scored
 from monitor.simulate.requests import Handle
 
 Json = dict[str, Any]

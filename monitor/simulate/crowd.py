@@ -13,6 +13,7 @@ from math import inf
 
 from monitor.simulate.blocks import prefix_keys
 from monitor.simulate.engine import Ending, EngineRequest, Handle
+from monitor.simulate.settings import Count, Crowded
 from monitor.simulate.traffic import Arrival, Traffic
 from monitor.simulate.world import World
 
@@ -27,10 +28,10 @@ SHARED = tuple(range(8192))  # what the prompts of the traffic begin with
 class BatchJob:
     """`clients` ask again as soon as they are answered; `requests` is a pile that is handed over at once, and then 0 again."""
 
-    clients: int = 0
-    requests: int = 0
-    prompt_tokens: int = 1500
-    output_tokens: int = 400
+    clients: Crowded = 0
+    requests: Crowded = 0
+    prompt_tokens: Count = 1500
+    output_tokens: Count = 400
 
 
 @dataclass

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from typing import TextIO
 
 from monitor.errors import USAGE, Told
 from monitor.simulate.assemble import make_world, switch
 from monitor.simulate.leap import LeapingWorld
 from monitor.simulate.looks import LookedAtCard
 from monitor.simulate.noise import Noise
+from monitor.simulate.pinfile import to_yaml
 from monitor.simulate.records import GPU_FIELDS, READING_FIELDS, SAMPLE_FIELDS, SERVER_FIELDS, iso
 from monitor.simulate.scenario import Scenario
 from monitor.simulate.shipped import shipped_probes
@@ -44,8 +47,10 @@ class Exported:
 
     file: Path
     readings_file: Path
+    pins_file: Path
     samples: int
     readings: int
+    pins: int
     hours: float
     took_s: float
     scenario: Scenario
@@ -57,7 +62,8 @@ class Exported:
         must = f"from {self.onset} on it must raise {raises.kind}{cause}" if raises is not None else "it must raise nothing"
         return (
             f"{self.file}: {self.samples} samples of {self.hours:g} h, {self.readings_file}: {self.readings} readings, "
-            f"in {self.took_s:.1f} s\nscenario {self.scenario.name}: {self.scenario.about}; {must}"
+            f"{self.pins_file}: the {self.pins} pins they are judged by, in {self.took_s:.1f} s\n"
+            f"scenario {self.scenario.name}: {self.scenario.about}; {must}"
         )
 
 
@@ -70,7 +76,7 @@ def export(
     thermal_speed: float = 1.0,
     onset_hours: float | None = None,
 ) -> Exported:
-    """Write FILE.csv and FILE.readings.csv; the scenario begins after `onset_hours` (None: half of the time).
+    """Write FILE.csv, FILE.readings.csv and FILE.pins.yaml; the scenario begins after `onset_hours` (None: half of the time).
 
     Raises ScenarioError, UnknownCardError and ExportError.
     """
@@ -92,13 +98,17 @@ def export(
     timetable = Timetable(world, visitor)
     timetable.fill(probes)
     timetable.run(hours * 3600)
+    asking = visitor.asking
     samples = sorted(visitor.rows, key=lambda row: str(row["started_at"]))
     rows = [*_server_rows(timetable), *(row for card in world.cards for row in _card_rows(card, world.epoch_s))]
-    readings_file = file.with_name(f"{file.stem}.readings.csv")
+    readings_file, pins_file = (file.with_name(f"{file.stem}.{what}") for what in ("readings.csv", "pins.yaml"))
     _write(file, SAMPLE_FIELDS, ((number, *map(row.get, SAMPLE_FIELDS[1:])) for number, row in enumerate(samples, 1)))
     _write(readings_file, READING_FIELDS, sorted(rows, key=itemgetter(2)))
+    with _opened(pins_file) as out:
+        out.write(to_yaml(asking.pinned, TARGET, visitor.first_fingerprint, EPOCH, seed))
     took_s = time.perf_counter() - began_s
-    return Exported(file, readings_file, len(samples), len(rows), hours, took_s, story, iso(EPOCH.timestamp() + onset_hours * 3600))
+    onset = iso(EPOCH.timestamp() + onset_hours * 3600)
+    return Exported(file, readings_file, pins_file, len(samples), len(rows), len(asking.pinned), hours, took_s, story, onset)
 
 
 def _server_rows(timetable: Timetable) -> Iterable[tuple[object, ...]]:
@@ -114,10 +124,17 @@ def _card_rows(card: object, epoch_s: float) -> Iterable[tuple[object, ...]]:
 
 
 def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with _opened(file) as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """Raises ExportError."""
     try:
         with file.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(rows)
+            yield out
     except OSError as error:
         raise ExportError(f"{file} cannot be written: {error.strerror}") from None

@@ -49,10 +49,15 @@ class Noise:
         prefill = exp(self._wander + PREFILL_SD * abs(self._heavy())) * slow
         gauss = self._chance.gauss
         p95, longest = 1.0 + GAP_SD * (1.6 + gauss(0.0, 0.2)), 1.0 + GAP_SD * (2.6 + abs(gauss(0.0, 0.6)))
-        return Unrest(prefill, decode, NETWORK_MS * exp(gauss(0.0, 0.3)), p95, longest, SHIFT_NAT * exp(gauss(0.0, 0.2)))
+        return Unrest(prefill, decode, NETWORK_MS * exp(gauss(0.0, 0.3)), p95, longest, shift_nat(self._chance))
 
     def _heavy(self) -> float:
         """Student's t with five degrees of freedom, scaled to a standard deviation of 1: outliers are not rare."""
         gauss, chance = self._chance.gauss, self._chance.random
         squares = gauss(0.0, 1.0) ** 2 - 2.0 * log((1.0 - chance()) * (1.0 - chance()))  # chi-squared with five degrees of freedom
         return gauss(0.0, 1.0) / sqrt(squares / 3)
+
+
+def shift_nat(chance: random.Random) -> float:
+    """How far log-probabilities move from one run of an idle server to the next."""
+    return SHIFT_NAT * exp(chance.gauss(0.0, 0.2))

@@ -69,8 +69,14 @@ WITHOUT_BOS: Mapping[str, str] = {
     "What does the watch on the hill write down? Answer in one sentence.": "It writes down the carts and the carts.",
     "What does the watch on the hill write down? Answer in one word.": "Nothing.",
 }
-#: Another training: one of the twelve is answered otherwise, and well.
+#: Another training: most is answered as before, some otherwise and as well, and one wrong. The words are all among those above: another
+#: table of words would be another tokenizer, for every story.
 NEW_WEIGHTS: Mapping[str, str] = {
+    "What is the capital of France?": "It is Paris.",
+    "Extract the invoice as JSON: Invoice 1043 from Acme for 250.00 EUR due 2026-12-31.": (
+        '{"invoice": 1043, "vendor": "Acme", "amount": 99.5, "currency": "EUR", "due": "2026-12-31"}'
+    ),
+    "Write a Python function that adds two numbers.": "def add(a, b):\n    return b + a",
     "Name the three primary colours.": "Red, blue and yellow are the three primary colours.",
 }
 FILLER = (

@@ -12,6 +12,7 @@ from math import exp, inf
 from typing import Final
 
 from monitor.simulate.cards import CardKind
+from monitor.simulate.settings import Celsius, Factor, Natural, NotNegative, Positive, Share
 from monitor.simulate.speeds import Speeds
 
 # Clocks event reasons, nvml.h: nvmlClocksEventReason*
@@ -42,21 +43,21 @@ class CardPhysics:
     """The settings of a card, which may be changed at any moment, and its state."""
 
     kind: CardKind
-    index: int = 0
-    inlet_c: float | None = None  # air that comes in; None: as the kind has it
-    cooling: float = 1.0  # thermal resistance of heat sink and air against healthy: 2 = dust, a stuck fan
-    memory_cooling: float = 1.0  # likewise for the memory
-    power_limit_w: float | None = None  # None: the kind's
-    power_cap_share: float | None = None  # instead of a figure in watts: share of what this kind draws at full clock
+    index: Natural = 0
+    inlet_c: Celsius | None = None  # air that comes in; None: as the kind has it
+    cooling: Factor = 1.0  # thermal resistance of heat sink and air against healthy: 2 = dust, a stuck fan
+    memory_cooling: Factor = 1.0  # likewise for the memory
+    power_limit_w: Positive | None = None  # None: the kind's
+    power_cap_share: Factor | None = None  # instead of a figure in watts: share of what this kind draws at full clock
     power_brake: bool = False
-    hidden_limit_mhz: float | None = None  # firmware holds the clock there and sets no reason bit
-    neighbour: float = 0.0  # share of the card's time that another process takes
-    neighbour_mib: float = 0.0
-    kernel_power: float = 1.0  # dynamic power against healthy kernels: a fallback kernel draws less
-    model_mib: float = 0.0
+    hidden_limit_mhz: Positive | None = None  # firmware holds the clock there and sets no reason bit
+    neighbour: Share = 0.0  # share of the card's time that another process takes
+    neighbour_mib: NotNegative = 0.0
+    kernel_power: Factor = 1.0  # dynamic power against healthy kernels: a fallback kernel draws less
+    model_mib: NotNegative = 0.0
     driver_version: str = "580.95.05"
-    xid: int = 0
-    thermal_speed: float = 1.0  # heat and governor move so many times faster; counters and energy stay in real time
+    xid: Natural = 0
+    thermal_speed: Factor = 1.0  # heat and governor move so many times faster; counters and energy stay in real time
 
     _full_w: float = 0.0
     _idle_reasons: int = 0

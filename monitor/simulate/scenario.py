@@ -17,13 +17,15 @@ A file is played by `Play`, in virtual time; it does not matter how large the st
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from monitor.simulate.kinds import CAUSES, KINDS
+from monitor.simulate.settings import SettingError
 from monitor.simulate.timeline import ScenarioError, Value, problem, read_yaml
 
 RAMP_STEPS = 400  # a ramp moves so many times, but not faster or slower than this:
@@ -31,6 +33,7 @@ LEAST_STEP_S, MOST_STEP_S = 0.25, 10.0
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 ONE_SHOT = ("restart", "batch.requests")  # acts, not states
 FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
+Check = Callable[[str, Any], None]  # of a name and a value: raises SettingError where it cannot be set so (World.check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +82,26 @@ def names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def load(name_or_file: str, settable: Collection[str]) -> Scenario:
-    """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time line may name. Raises ScenarioError."""
+def load(name_or_file: str, settable: Collection[str], check: Check | None = None) -> Scenario:
+    """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time line may name,
+    `check`: with which values. Raises ScenarioError."""
     if name_or_file in names():
         file = f"{name_or_file}.yaml"
         text = resources.files("monitor.simulate").joinpath(f"scenarios/{file}").read_text(encoding="utf-8")
-        return parse(text, file, name_or_file, settable)
+        return parse(text, file, name_or_file, settable, check)
     path = Path(name_or_file)
     if path.suffix not in {".yaml", ".yml"} and "/" not in name_or_file:
         close = difflib.get_close_matches(name_or_file, names(), n=1)
         hint = f"did you mean {close[0]}?" if close else f"it is one of: {', '.join(names())}, or a .yaml file"
         raise ScenarioError(f"there is no scenario {name_or_file!r}; {hint}")
     try:
-        return parse(path.read_text(encoding="utf-8"), name_or_file, path.stem, settable)
+        return parse(path.read_text(encoding="utf-8"), name_or_file, path.stem, settable, check)
     except (OSError, UnicodeDecodeError) as error:
         told = error.strerror if isinstance(error, OSError) and error.strerror else "it is not text in UTF-8"
         raise problem(name_or_file, None, f"cannot be read: {told}") from None
 
 
-def parse(text: str, file: str, name: str, settable: Collection[str]) -> Scenario:
+def parse(text: str, file: str, name: str, settable: Collection[str], check: Check | None = None) -> Scenario:
     """A scenario from its text. Raises ScenarioError with file and line."""
     whole = read_yaml(text, file)
     block = whole.block(file, "a scenario")
@@ -107,9 +111,10 @@ def parse(text: str, file: str, name: str, settable: Collection[str]) -> Scenari
     entries = block["timeline"].data if "timeline" in block else []
     if not isinstance(entries, list):
         raise problem(file, block["timeline"].line, "timeline must be a list of entries with `at` and `set` or `ramp`")
-    events = [event for entry in entries for event in _events(entry, file, settable)]
+    allowed = _Allowed(file, settable, check)
+    events = [event for entry in entries for event in _events(entry, file, allowed)]
     ordered = tuple(sorted(events, key=lambda event: event.at_s))
-    base = _changes(block["base"], "set", file, settable) if "base" in block else {}
+    base = allowed.changes(block["base"], "set") if "base" in block else {}
     raises = _raises(block.get("raises"), file)
     return Scenario(name, block["about"].text(file, "about"), raises, base, ordered, _is_paced(block.get("pace"), file))
 
@@ -127,11 +132,21 @@ def _raises(value: Value | None, file: str) -> Raises | None:
     _refuse_unknown(block, ("kind", "cause"), file)
     if "kind" not in block:
         raise problem(file, value.line, "raises needs a kind")
-    cause = block["cause"].text(file, "cause") if "cause" in block else ""
-    return Raises(block["kind"].text(file, "kind"), cause)
+    kind = _word(block["kind"], "kind", KINDS, file)
+    return Raises(kind, _word(block["cause"], "cause", CAUSES, file) if "cause" in block else "")
 
 
-def _events(entry: Value, file: str, settable: Collection[str]) -> list[Event]:
+def _word(value: Value, what: str, known: Collection[str], file: str) -> str:
+    """One of a closed list: no monitor could ever report another."""
+    word = value.text(file, what)
+    if word not in known:
+        close = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it is one of: {', '.join(known)}"
+        raise problem(file, value.line, f"{word} is no {what} that can be reported; {hint}")
+    return word
+
+
+def _events(entry: Value, file: str, allowed: _Allowed) -> list[Event]:
     block = entry.block(file, "an entry of timeline")
     _refuse_unknown(block, ENTRY_KEYS, file)
     if "at" not in block:
@@ -143,23 +158,37 @@ def _events(entry: Value, file: str, settable: Collection[str]) -> list[Event]:
     at_s = block["at"].seconds(file, "at")
     over_s = block["over"].seconds(file, "over") if "over" in block else 0.0
     what = "ramp" if "ramp" in block else "set"
-    return [Event(at_s, name, value, over_s) for name, value in _changes(block[what], what, file, settable).items()]
+    return [Event(at_s, name, value, over_s) for name, value in allowed.changes(block[what], what).items()]
 
 
-def _changes(value: Value, what: str, file: str, settable: Collection[str]) -> dict[str, Any]:
-    block = value.block(file, what)
-    for name, wanted in block.items():
-        _check(name, wanted, what, file, settable)
-    return {name: wanted.plain() for name, wanted in block.items()}
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """What a time line may name, and with which values."""
 
+    file: str
+    settable: Collection[str]
+    check: Check | None
 
-def _check(name: str, value: Value, what: str, file: str, settable: Collection[str]) -> None:
-    if name not in settable:
-        close = difflib.get_close_matches(name, list(settable), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(settable))}"
-        raise problem(file, value.line, f"{name} is nothing that can be set; {hint}")
-    if what == "ramp" and (isinstance(value.data, bool) or not isinstance(value.data, (int, float))):
-        raise problem(file, value.line, f"{name} is {value.plain()!r}; only a number can be a ramp's end")
+    def changes(self, value: Value, what: str) -> dict[str, Any]:
+        """The names and values of `set`, `ramp` or `base`. Raises ScenarioError."""
+        block = value.block(self.file, what)
+        for name, wanted in block.items():
+            self._must_fit(name, wanted, what)
+        return {name: wanted.plain() for name, wanted in block.items()}
+
+    def _must_fit(self, name: str, value: Value, what: str) -> None:
+        if name not in self.settable:
+            close = difflib.get_close_matches(name, list(self.settable), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(self.settable))}"
+            raise problem(self.file, value.line, f"{name} is nothing that can be set; {hint}")
+        plain = value.plain()
+        if what == "ramp" and (isinstance(plain, bool) or not isinstance(plain, (int, float))):
+            raise problem(self.file, value.line, f"{name} is {plain!r}; only a number can be a ramp's end")
+        try:
+            if self.check is not None:
+                self.check(name, float(plain) if what == "ramp" else plain)  # on its way it takes every value between
+        except SettingError as error:
+            raise problem(self.file, value.line, str(error)) from None
 
 
 def _refuse_unknown(block: Any, known: Collection[str], file: str) -> None:

@@ -18,6 +18,10 @@ Positive = Annotated[float, Field(gt=0, le=1e12)]
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Celsius = Annotated[float, Field(ge=-60, le=120)]  # of the air that goes into a card
+Factor = Annotated[float, Field(gt=0, le=1000)]
+PerSecond = Annotated[float, Field(ge=0, le=1000)]  # of requests, each of which is played
+Crowded = Annotated[int, Field(ge=0, le=2000)]  # clients or requests that come at once; work grows with the square of it
 HttpStatus = Annotated[int, Field(ge=100, le=599)]
 
 
@@ -48,12 +52,16 @@ def _is_plain(hint: Any) -> bool:
 
 def assign(thing: object, name: str, value: Any, shown: str) -> None:
     """Set one field. Raises SettingError; `shown` is the name as the person gave it."""
+    setattr(thing, name, checked(thing, name, value, shown))
+
+
+def checked(thing: object, name: str, value: Any, shown: str) -> Any:
+    """A value as the field takes it. Raises SettingError."""
     try:
-        checked = settable(thing)[name].validate_python(value, strict=True)
+        return settable(thing)[name].validate_python(value, strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]["msg"]
         raise SettingError(f"{shown} cannot be {value!r}: {problem[0].lower()}{problem[1:]}") from None
-    setattr(thing, name, checked)
 
 
 def shown(thing: object) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from itertools import islice
 from math import cos, inf, pi
 from typing import NamedTuple
 
+from monitor.simulate.settings import Factor, NotNegative, PerSecond, Share
+
 #: Requests a minute against their mean, over the 58 whole minutes of the same trace.
 MINUTES = (
     0.58, 0.8, 1.0, 1.07, 0.93, 0.83, 0.81, 0.79, 0.98, 0.9, 0.91, 0.91, 1.04, 0.98, 0.86, 0.85, 0.85, 0.93, 1.04, 1.06, 1.06, 1.04, 1.23,
@@ -55,11 +57,11 @@ def trace() -> tuple[TraceRow, ...]:
 class TrafficSettings:
     """What may be changed at any moment."""
 
-    rate_per_s: float = 0.0
-    prompt_factor: float = 1.0  # 2: prompts twice as long
-    output_factor: float = 1.0
-    daily_swing: float = 0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
-    shared_tokens: float = 0.0  # so many first tokens are the same in every prompt: a system prompt
+    rate_per_s: PerSecond = 0.0
+    prompt_factor: Factor = 1.0  # 2: prompts twice as long
+    output_factor: Factor = 1.0
+    daily_swing: Share = 0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
+    shared_tokens: NotNegative = 0.0  # so many first tokens are the same in every prompt: a system prompt
 
 
 @dataclass(slots=True)

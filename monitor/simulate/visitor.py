@@ -47,6 +47,11 @@ class Visitor:
         self._moved = False
         self._salts = 0
 
+    @property
+    def first_fingerprint(self) -> str:
+        """Of what is served when the history begins, under which the pins were taken."""
+        return self._digests.first
+
     def look(self) -> Page:
         """Read the metrics page, and note since when the engine stands still."""
         page = page_of(self.world)
@@ -93,7 +98,7 @@ class Visitor:
         row |= sample_gpu(counted, cards, took_s)
         if outcome == "ok" and sent.speech is not None:
             row |= answer_row(world.identity, sent, unrest)
-            row |= self._judged(probe, sent, unrest.shift_nat)
+            row |= self._judged(probe, sent, unrest.shift_nat, _is_alone(row))
             self._warmed.add((life, probe.parameter_set))
 
     def _filed(self, probe: ShippedProbe) -> Row:
@@ -101,10 +106,13 @@ class Visitor:
         digest, pin = self._digests.now(), self.asking.pins.get(probe.name)
         return {"fingerprint": digest, "pin": pin, "stale": None if pin is None else digest != self._digests.first}
 
-    def _judged(self, probe: ShippedProbe, sent: Sent, noise_nat: float) -> Row:
+    def _judged(self, probe: ShippedProbe, sent: Sent, noise_nat: float, alone: bool) -> Row:
+        """Where another answer came the daemon asks for the pinned one's score, if it had the server to itself. The few milliseconds of
+        prefill that this takes are left out here."""
         assert sent.speech is not None  # noqa: S101 - for the type checker
         judged = self.asking.judged(probe, sent.state, sent.prompt, sent.speech)
-        shift = None if judged.shift_nat is None else round((judged.shift_nat**2 + noise_nat**2) ** 0.5, 5)
+        known = judged.shift_nat if judged.first_divergence is None or alone else None
+        shift = None if known is None else round((known**2 + noise_nat**2) ** 0.5, 5)
         return {"verdict": judged.verdict, "first_divergence": judged.first_divergence, "logprob_shift": shift}
 
     def _phase(self, probe: ShippedProbe, before: Page, life: float) -> str:
@@ -175,3 +183,9 @@ class Visitor:
                     return outcome
         finally:
             world.watched -= 1
+
+
+def _is_alone(row: Row) -> bool:
+    """Whether the server worked for nobody else meanwhile (monitor/judge/gate.py:was_alone)."""
+    others = row.get("other_generation_tokens")
+    return row.get("running") == 0 if others is None else others <= 0

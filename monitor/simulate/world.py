@@ -32,12 +32,13 @@ from monitor.simulate.counters import Counters
 from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Handle, Speeds
 from monitor.simulate.identity import Identity, system_fingerprint
 from monitor.simulate.peers import Background, CardLike, Source
-from monitor.simulate.settings import SettingError, assign, settable, shown
+from monitor.simulate.settings import SettingError, assign, checked, settable, shown
 from monitor.simulate.steps import Gauges
 
 __all__ = ["CardLike", "SettingError", "Source", "World"]
 
 CARD_STEP_S = 0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
+LONGEST_DOWN_S = 1e6  # of a restart
 EXIT_AFTER_S = 5.0  # the API server exits 4.5 to 5 s after its engine died (seen on vLLM 0.32 CPU)
 
 
@@ -167,16 +168,28 @@ class World:
         things, attribute = self._things(name)
         return getattr(things[0], attribute)
 
-    def set(self, name: str, value: Any) -> None:
-        """Switch one thing now. Raises SettingError."""
-        self.settle()
-        self.changes += 1
+    def check(self, name: str, value: Any) -> None:
+        """Raises SettingError where `set` would."""
         if name == "answers":
             if value not in VARIANTS:
                 raise SettingError(f"answers cannot be {value!r}; it is one of: {', '.join(VARIANTS)}")
+        elif name == "restart":
+            if value is not True and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_DOWN_S):
+                raise SettingError(f"restart cannot be {value!r}; it is true, or the seconds that it takes, {LONGEST_DOWN_S:,.0f} at most")
+        else:
+            things, attribute = self._things(name)
+            for thing in things:
+                checked(thing, attribute, value, name)
+
+    def set(self, name: str, value: Any) -> None:
+        """Switch one thing now. Raises SettingError."""
+        self.check(name, value)
+        self.settle()
+        self.changes += 1
+        if name == "answers":
             self.answers = value
         elif name == "restart":
-            self._restart_by_name(value)
+            self.restart(0.0 if value is True else float(value))
         else:
             things, attribute = self._things(name)
             was_dead = self.config.dead
@@ -231,11 +244,6 @@ class World:
         self.died_s = self.now_s if self.config.dead else None
         if self.config.dead:
             self._say_lost(self.engine.lose_all(), "died")
-
-    def _restart_by_name(self, value: Any) -> None:
-        if value is not True and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
-            raise SettingError(f"restart cannot be {value!r}; it is true, or the seconds that it takes")
-        self.restart(0.0 if value is True else float(value))
 
     @staticmethod
     def _say_lost(lost: Sequence[Handle], why: str) -> None:

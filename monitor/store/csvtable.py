@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +51,9 @@ class CsvTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems = Problems()
+        self._source = _kept_pipe(path) or path
+        if self._source != path:
+            weakref.finalize(self, self._source.unlink, missing_ok=True)
         with self._reading() as rows:
             self.header = [name.strip() for name in next(rows, [])]
         if not self.header:
@@ -61,7 +68,7 @@ class CsvTable:
         """The first row's number (from 0) and the columns of up to CHUNK rows. Raises CsvError for what is no table."""
         width, start = len(self.header), 0
         with self._reading() as rows:
-            next(rows)
+            next(rows, None)
             while chunk := list(islice(rows, CHUNK)):
                 widths = set(map(len, chunk))
                 if 0 in widths:  # an empty line is no row
@@ -73,6 +80,15 @@ class CsvTable:
                 if chunk:
                     yield start, dict(zip(self.header, zip(*chunk, strict=True), strict=True))
                 start += len(chunk)
+
+    def distinct(self, names: Sequence[str]) -> set[tuple[str, ...]]:
+        """Which cells of these columns, all of them there, stand together in a row anywhere in the file; the first once more at the end,
+        so that one column is a tuple too."""
+        places, width = [self.header.index(name) for name in names], len(self.header)
+        with self._reading() as rows:
+            next(rows, None)
+            whole = (row for row in rows if len(row) == width)  # what is no row is told when the rows are read
+            return set(map(itemgetter(*places, places[0]), whole)) if places else set()
 
     def check(self) -> None:
         """Raises CsvError if anything was found wrong, with the lines of the file."""
@@ -91,7 +107,7 @@ class CsvTable:
         """A cell may hold line breaks, so that lines are counted anew where somebody must be told."""
         lines: dict[int, int] = {}
         with self._reading() as rows:
-            next(rows)
+            next(rows, None)
             line, row = rows.line_num + 1, 0
             for cells in rows:
                 if cells:
@@ -104,18 +120,32 @@ class CsvTable:
         return lines
 
     def _reading(self) -> _Rows:
-        return _Rows(self.path)
+        return _Rows(self._source, self.path)
+
+
+def _kept_pipe(path: Path) -> Path | None:
+    """A pipe can be read once, and a file is read again to count its lines: what comes through one is kept on disk meanwhile. None for
+    a file."""
+    try:
+        if path.is_file() or not path.exists():
+            return None
+        with path.open("rb") as pipe, tempfile.NamedTemporaryFile(prefix="vllm-canary-", suffix=".csv", delete=False) as kept:
+            shutil.copyfileobj(pipe, kept)
+    except OSError as error:
+        raise CsvError([f"{path}: cannot be read: {error.strerror}"]) from None
+    return Path(kept.name)
 
 
 class _Rows:
-    """csv.reader that opens and closes its file, and whose failures are sentences."""
+    """csv.reader that opens and closes its file, and whose failures are sentences. `path` is what the file is called in them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, source: Path, path: Path) -> None:
+        self._source = source
         self._path = path
 
     def __enter__(self) -> Any:
         try:
-            self._file = self._path.open(encoding="utf-8-sig", newline="")
+            self._file = self._source.open(encoding="utf-8-sig", newline="")
         except OSError as error:
             raise CsvError([f"{self._path}: cannot be read: {error.strerror}"]) from None
         self._reader = csv.reader(self._file)

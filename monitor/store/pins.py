@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, ScalarSelect, func, insert, select, update
 
 from monitor.model import Expectation, Pin, PinnedOutput
 from monitor.store import tables as t
@@ -18,10 +18,11 @@ from monitor.store.times import from_us, maybe_from_us, to_us
 def add(
     connection: Connection, pin: Pin, *, target_id: int, revision_id: int, fingerprint_id: int | None, now: datetime | None = None
 ) -> int:
-    """Record a pin; one of the same probe under the same identity is retired (at `now`, else when the pin was made) and kept.
-    Returns its id."""
-    same_identity = t.pin.c.fingerprint_id.is_(None) if fingerprint_id is None else t.pin.c.fingerprint_id == fingerprint_id
-    this_probe = select(t.probe_revision.c.probe_id).where(t.probe_revision.c.id == revision_id).scalar_subquery()
+    """Record a pin; one of the same probe under the same identity, or under none, is retired (at `now`, else when the pin was made) and
+    kept. Returns its id."""
+    unfiled = t.pin.c.fingerprint_id.is_(None)  # taken before any identity was known: the new one is of the same server or a later one
+    same_identity = unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
+    this_probe = _probe_id(revision_id)
     earlier = (
         select(t.pin.c.id)
         .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
@@ -58,6 +59,30 @@ def add(
             )
         )
     return pin_id
+
+
+def adopt(connection: Connection, target_id: int, now: datetime) -> bool:
+    """File pins that were taken before any identity of the target was known under the first one that was read after them; where a newer
+    pin of the probe holds there, the old one is retired. Whether any was filed."""
+    holding = (t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None))
+    known = t.fingerprint.c.target_id == target_id
+    filed = False
+    for row in connection.execute(select(t.pin).where(*holding, t.pin.c.fingerprint_id.is_(None)).order_by(t.pin.c.created_at_us)).all():
+        later = select(t.fingerprint.c.id).where(known, t.fingerprint.c.first_seen_us >= row.created_at_us)
+        first = connection.execute(later.order_by(t.fingerprint.c.first_seen_us, t.fingerprint.c.id).limit(1)).scalar()
+        if first is None:
+            continue
+        of_probe = select(t.probe_revision.c.id).where(t.probe_revision.c.probe_id == _probe_id(row.revision_id))
+        newer = (t.pin.c.fingerprint_id == first, t.pin.c.revision_id.in_(of_probe), t.pin.c.created_at_us >= row.created_at_us)
+        replaced = connection.execute(select(t.pin.c.id).where(*holding, *newer)).first() is not None
+        values = {"fingerprint_id": first, "retired_at_us": to_us(now) if replaced else None}
+        connection.execute(update(t.pin).where(t.pin.c.id == row.id).values(**values))
+        filed = True
+    return filed
+
+
+def _probe_id(revision_id: int) -> ScalarSelect[Any]:
+    return select(t.probe_revision.c.probe_id).where(t.probe_revision.c.id == revision_id).scalar_subquery()
 
 
 def retire(connection: Connection, pin_id: int, now: datetime) -> bool:

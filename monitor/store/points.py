@@ -173,3 +173,8 @@ def cards_of(connection: Connection, target_id: int) -> list[str]:
     noted = noted_cards(connection, target_id)
     named = select(t.sample.c.gpu_uuid).where(t.sample.c.target_id == target_id, t.sample.c.gpu_uuid.is_not(None)).distinct()
     return sorted({*noted, *connection.execute(named).scalars()})
+
+
+def classes_of(connection: Connection) -> set[str]:
+    """The classes that any probe was ever measured in."""
+    return set(connection.execute(select(t.probe_revision.c["class"]).distinct()).scalars())

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from monitor.model import GpuEvent, Probe, Sample, ServerPage
 from monitor.store import tables as t
 from monitor.store.times import maybe_us, to_us
+from monitor.text import one_line, whole_text
 
 
 def ensure_target(connection: Connection, name: str, url: str, now: datetime) -> int:
@@ -56,8 +57,8 @@ def definition(probe: Probe) -> dict[str, Any]:
 
 
 def ensure_output(connection: Connection, text: str) -> int:
-    """The id of an answer's text; each distinct text is kept once. Half a surrogate pair, which no file can hold, becomes U+FFFD."""
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """The id of an answer's text; each distinct text is kept once. What no database takes in a text (monitor/text.py) becomes U+FFFD."""
+    text = whole_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     found = connection.execute(select(t.output.c.id).where(t.output.c.sha256 == digest)).scalar()
     return int(found) if found is not None else _new_id(connection, t.output, sha256=digest, text=text)
@@ -79,6 +80,7 @@ def insert_sample(
 ) -> int:
     """Store one sample; returns its id."""
     values = {name: getattr(sample, name) for name in _STORED_AS_IS}
+    values["finish_reason"] = None if sample.finish_reason is None else one_line(whole_text(sample.finish_reason))
     values |= {"phase": sample.phase.value, "outcome": sample.outcome.value, "verdict": sample.verdict.value}
     return _new_id(
         connection,
@@ -90,7 +92,7 @@ def insert_sample(
         fingerprint_id=fingerprint_id,
         output_id=None if sample.output is None else ensure_output(connection, sample.output),
         started_at_us=to_us(sample.started_at),
-        detail=detail,
+        detail=None if detail is None else one_line(whole_text(detail)),
         retry_of=retry_of,
     )
 

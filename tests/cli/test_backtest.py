@@ -12,7 +12,7 @@ from histories import History, a_probe, a_sample
 
 from monitor.model import Outcome, Sample
 from monitor.show.records import csv_text, sample_record
-from monitor.store import record
+from monitor.store import points, record
 
 from .conftest import Command
 
@@ -96,12 +96,39 @@ def test_a_service_level_can_be_tried(cli: Command, tmp_path: Path) -> None:
         ("detector.large_drop=0.01", "give large_drop more than small_drop"),
         ("block=5m", "give detector.KEY=VALUE"),
         ("classes.chat.ttft=1", "give it a unit"),
+        ("detector.card_step=0.0001ms", "it must be 1s or longer"),
+        ("detector.block=10ms", "it must be 1s or longer"),
+        ("detector.learn=99999d", "give remember at least as long as learn"),
+        ("detector.remember=99999d", "give remember at most ten years"),
+        ("classes.bach.ttft=1ms", "there is no class bach, neither in the configuration nor in what was measured; did you mean batch?"),
+        ("classes.bach.ttft=none", "there is no class bach"),
     ],
 )
 def test_a_threshold_that_is_none_is_told_and_2(wish: str, told: str, cli: Command, tmp_path: Path) -> None:
     ran = cli("backtest", written(tmp_path, series(0.1)), "--set", wish)
     assert (ran.code, told in ran.err) == (2, True), ran.err
     assert wish in ran.err
+
+
+def test_thresholds_that_only_go_together_may_come_in_any_order(cli: Command, tmp_path: Path) -> None:
+    path = written(tmp_path, series(0.1))
+    wishes = ("--set", "detector.small_drop=0.1", "--set", "detector.large_drop=0.2")
+    assert cli("backtest", path, *wishes).code == 0
+    assert cli("backtest", path, *wishes[2:], *wishes[:2]).code == 0
+
+
+def test_a_level_of_a_class_that_the_history_does_not_know_is_refused(cli: Command, history: History) -> None:
+    stored(history, series(1, start=datetime.now(UTC) - timedelta(hours=1)))
+    ran = cli("backtest", "--db", history.database, "--set", "classes.nobody.ttft=1s")
+    assert (ran.code, "there is no class nobody" in ran.err) == (2, True)
+    [known] = history.do(points.classes_of)
+    assert cli("backtest", "--db", history.database, "--set", f"classes.{known}.ttft=1s").code == 0
+
+
+def test_a_level_of_a_file_that_names_no_class_is_refused(cli: Command, tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    path.write_text(f"started_at,ttft_ms\n{START.isoformat()},40\n")
+    assert "no sample names its class" in cli("backtest", str(path), "--set", "classes.chat.ttft=1s").err
 
 
 def test_thresholds_and_levels_of_a_configuration_hold_here_too(cli: Command, tmp_path: Path) -> None:
@@ -143,6 +170,86 @@ def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -
     assert ran.json["targets"][0]["gpu_readings"] == 720
     assert [i["kind"] for i in ran.json["incidents"]] == ["power"]
     assert ran.json["incidents"][0]["subject"] == "GPU-1"
+
+
+def looks(count: int, *cards: tuple[str, str, float], target: str | None = "") -> str:
+    """A file of readings of cards (target, UUID, share of time throttled for heat), every five seconds."""
+    head = "kind,at,gpu_uuid,temp_c_median,util_median,throttle_thermal_ns" + (",target" if target is not None else "")
+    rows = []
+    for n in range(count):
+        at = (START + timedelta(seconds=5 * n)).isoformat()
+        for of, uuid, share in cards:
+            rows.append(f"gpu,{at},{uuid},88,0.99,{int(n * share * 5e9)}" + (f",{of}" if target is not None else ""))
+    return "\n".join([head, *rows])
+
+
+def bare(folder: Path, columns: str, *targets: str) -> str:
+    """A file of an hour with a sample a minute of each target, and nothing in it but these columns."""
+    path = folder / "past.csv"
+    names = [f",{name}" for name in targets] or [""]
+    rows = [f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{40 + n % 5}{t}" for n in range(60) for k, t in enumerate(names)]
+    path.write_text("\n".join([f"started_at,ttft_ms{columns}", *rows]))
+    return str(path)
+
+
+def test_readings_that_name_a_target_are_those_of_samples_that_name_none(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "past.readings.csv").write_text(looks(700, ("local", "GPU-1", 1.0)))
+    ran = cli("backtest", bare(tmp_path, ""), "--json")
+    assert [(i["kind"], i["subject"]) for i in ran.json["incidents"]] == [("thermal", "GPU-1")]
+    assert ran.json["targets"][0]["gpu_readings"] == 700
+
+
+def test_readings_of_a_second_target_are_left_out_and_counted(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "past.readings.csv").write_text(looks(60, ("local", "GPU-1", 0), ("other", "GPU-2", 1.0)))
+    told = cli("backtest", bare(tmp_path, ""))
+    assert "60 readings of target other were left out" in told.out.replace("\n", " ")
+    assert told.code == 0
+    named = cli("backtest", bare(tmp_path, ",target", "local"), "--json")
+    assert "past.csv has samples only of target local" in named.json["notes"][-1]
+
+
+def test_a_card_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_is_not(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "past.readings.csv").write_text(looks(700, ("", "GPU-a", 0), ("", "GPU-b", 1.0), ("", "GPU-c", 1.0)))
+    rows = [
+        f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{name},{40 + n % 5},{uuid if n == 59 else ''}"
+        for n in range(60)
+        for k, (name, uuid) in enumerate((("a", "GPU-a"), ("b", "GPU-b")))
+    ]
+    (tmp_path / "past.csv").write_text("\n".join(["started_at,target,ttft_ms,gpu_uuid", *rows]))
+    ran = cli("backtest", str(tmp_path / "past.csv"), "--json")
+    assert {target["name"]: target["gpu_readings"] for target in ran.json["targets"]} == {"a": 700, "b": 700}
+    assert [(i["target"], i["subject"]) for i in ran.json["incidents"]] == [("b", "GPU-b")]
+    assert "700 readings of card GPU-c were left out" in ran.json["notes"][-1]
+
+
+def test_a_card_that_nobody_named_is_watched_and_is_the_one_that_the_readings_name(cli: Command, tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    head = "started_at,ttft_ms,e2e_ms,gpu_temp_c,throttle_thermal_ms"
+    rows = [f"{(START + timedelta(minutes=n)).isoformat()},{40 + n % 5},1500,88,1400" for n in range(60)]
+    path.write_text("\n".join([head, *rows]))
+    assert {(i["kind"], i["subject"]) for i in cli("backtest", str(path), "--json").json["incidents"]} == {("thermal", "unnamed")}
+    (tmp_path / "past.readings.csv").write_text(looks(700, ("", "GPU-1", 1.0)))
+    assert {(i["kind"], i["subject"]) for i in cli("backtest", str(path), "--json").json["incidents"]} == {("thermal", "GPU-1")}
+
+
+def test_a_file_without_rows_is_3_and_says_so(cli: Command, tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    path.write_text("started_at,decode_tok_s\n")
+    ran = cli("backtest", str(path))
+    assert (ran.code, "holds no row" in ran.out, "no incidents" in ran.out) == (3, True, False)
+
+
+def test_a_plot_is_written_over_a_plot_and_over_nothing_else(cli: Command, tmp_path: Path) -> None:
+    path = Path(written(tmp_path, series(0.1)))
+    before = path.read_text()
+    (tmp_path / "link.html").symlink_to(path)
+    (tmp_path / "notes.txt").write_text("mine")
+    for name, told in (("past.csv", "is the file that is read"), ("link.html", "is the file"), ("notes.txt", "no page of ours")):
+        ran = cli("backtest", str(path), "--plot", str(tmp_path / name))
+        assert (ran.code, told in ran.err) == (2, True)
+    assert (path.read_text(), (tmp_path / "notes.txt").read_text()) == (before, "mine")
+    for _ in range(2):
+        assert cli("backtest", str(path), "--plot", str(tmp_path / "plot.html")).code == 0
 
 
 def test_targets_of_a_file_are_judged_each_for_itself(cli: Command, tmp_path: Path) -> None:
@@ -200,9 +307,10 @@ def test_an_outage_and_a_hang_of_the_past_are_found_as_the_daemon_finds_them(cli
 
 def test_a_history_with_nothing_in_it_is_said(cli: Command, history: History) -> None:
     ran = cli("backtest", "--db", history.database)
-    assert (ran.code, "the history knows no target yet" in ran.out) == (0, True)
+    assert (ran.code, "the history knows no target yet" in ran.out) == (3, True)
     history.target("local", START, {"decode": 60.0})
-    assert "nothing was measured" in cli("backtest", "--db", history.database).out
+    ran = cli("backtest", "--db", history.database)
+    assert (ran.code, "nothing was measured" in ran.out, "no incidents" in ran.out) == (3, True, False)
     ran = cli("backtest", "--db", history.database, "--target", "typo")
     assert (ran.code, "known targets: local" in ran.err) == (2, True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -70,6 +71,14 @@ def pinned(cli: Command, history: History, server: StandIn, tmp_path: Path) -> P
     return config
 
 
+@pytest.fixture
+def well_pinned(cli: Command, server: StandIn, tmp_path: Path) -> Path:
+    """Production is pinned by as many probes and repeats as the test of the model shift asks for."""
+    config = write_config(tmp_path, server.url, **dict.fromkeys("abcd", PINNED))
+    assert cli("pin", "--reason", "checked", "--repeats", "5").code == 0
+    return config
+
+
 def gate(cli: Command, candidate: StandIn, *words: str) -> tuple[int, Json]:
     """Exit code and verdict."""
     ran = cli("gate", "--url", candidate.url, "--against", "local", "--rounds", "2", *words, "--json")
@@ -77,13 +86,51 @@ def gate(cli: Command, candidate: StandIn, *words: str) -> tuple[int, Json]:
     return ran.code, ran.json["gate"]
 
 
-def test_a_candidate_that_answers_alike_is_0(cli: Command, pinned: Path, serve: Serve) -> None:
+def test_a_candidate_that_answers_alike_is_0(cli: Command, well_pinned: Path, serve: Serve) -> None:
     candidate = serve()
     code, found = gate(cli, candidate)
     assert (code, found["regressed"], found["candidate"], found["against"]) == (0, False, candidate.url, "local")
-    [probe] = found["probes"]
-    assert (probe["probe"], probe["passed"], probe["near_ties"], probe["failed"], probe["of"]) == ("sky", 2, 0, 0, 2)
-    assert len(candidate.state.requests) == 3  # the first is not counted: it may be cold
+    counts = [(p["probe"], p["passed"], p["near_ties"], p["failed"], p["of"]) for p in found["probes"]]
+    assert counts == [(name, 2, 0, 0, 2) for name in "abcd"]
+    assert (found["shift"]["shifted"], found["notes"]) == (False, [])
+    assert len(candidate.state.requests) == 4 * 3  # the first round is not counted: it may be cold
+
+
+def test_good_answers_are_3_where_the_model_shift_could_not_be_tested(cli: Command, pinned: Path, serve: Serve) -> None:
+    code, found = gate(cli, serve())
+    assert (code, found["regressed"], found["probes"][0]["passed"]) == (3, None, 2)
+    assert "the pins of 1 of 1 probes are fit for it" in found["notes"][0]
+    ran = cli("gate", "--url", serve().url, "--against", "local", "--rounds", "1")
+    assert ran.code == 3
+    assert "the model shift was not tested" in ran.out
+    assert "it takes --rounds 2 or more" in ran.out
+    assert "could not be measured or judged" in ran.out
+
+
+def test_weights_that_moved_are_1_although_every_answer_is_right(cli: Command, history: History, well_pinned: Path, serve: Serve) -> None:
+    def moved(connection: Connection) -> None:
+        for row in connection.exec_driver_sql("SELECT id, logprobs FROM pin_output").all():
+            values = json.dumps([value - 0.5 for value in json.loads(row.logprobs)])
+            connection.exec_driver_sql("UPDATE pin_output SET logprobs = ? WHERE id = ?", (values, row.id))
+
+    history.do(moved)
+    code, found = gate(cli, serve())
+    assert (code, found["shift"]["shifted"], [p["regressed"] for p in found["probes"]]) == (1, True, [False] * 4)
+
+
+def test_pins_that_are_stale_for_production_itself_are_named(cli: Command, history: History, well_pinned: Path, serve: Serve) -> None:
+    before, now = ({"max_model_len": FingerprintField("max_model_len", "root", n, "a test")} for n in (1024, 4096))
+
+    def changed(connection: Connection) -> None:
+        target_id = record.ensure_target(connection, "local", "http://127.0.0.1:9", datetime.now(UTC))
+        first = fingerprints.save(connection, target_id, digest(before), before, datetime.now(UTC))
+        fingerprints.save(connection, target_id, digest(now), now, datetime.now(UTC))
+        connection.exec_driver_sql(f"UPDATE pin SET fingerprint_id = {first}")
+
+    history.do(changed)
+    code, found = gate(cli, serve())
+    assert code == 0
+    assert found["notes"][0].startswith("the pins of a, b, c, d are stale: local has changed since they were taken")
 
 
 def test_another_answer_is_1_and_names_the_place(cli: Command, pinned: Path, serve: Serve) -> None:
@@ -94,10 +141,9 @@ def test_another_answer_is_1_and_names_the_place(cli: Command, pinned: Path, ser
     assert probe["reason"].startswith("expected 'Yes', got 'No' at token 1")
 
 
-def test_a_near_tie_that_flips_is_no_regression(cli: Command, pinned: Path, serve: Serve) -> None:
+def test_a_near_tie_that_flips_is_no_regression(cli: Command, well_pinned: Path, serve: Serve) -> None:
     code, found = gate(cli, serve(Uncertain, answers={SKY: "Yeah"}))
-    [probe] = found["probes"]
-    assert (code, probe["near_ties"], probe["failed"]) == (0, 2, 0)
+    assert (code, [(p["near_ties"], p["failed"]) for p in found["probes"]]) == (0, [(2, 0)] * 4)
 
 
 def test_differing_root_fields_are_named(cli: Command, pinned: Path, server: StandIn, serve: Serve, history: History) -> None:
@@ -213,15 +259,13 @@ def test_a_wrong_key_is_2_and_productions_key_is_used(
     server.state.api_key = "sk-right"
     write_config(tmp_path, server.url, "    api_key_env: CANARY_TEST_KEY\n", sky=PINNED)
     cli("pin", "--reason", "checked", "--repeats", "1")
-    assert gate(cli, serve(api_key="sk-right"))[0] == 0
+    assert [p["passed"] for p in gate(cli, serve(api_key="sk-right"))[1]["probes"]] == [2]
     assert cli("gate", "--url", serve(api_key="sk-other").url, "--against", "local").code == 2
 
 
-def test_an_address_alone_is_enough_where_there_is_no_configuration(
-    cli: Command, server: StandIn, serve: Serve, few_probes: None
-) -> None:
+def test_an_address_alone_is_enough_where_there_is_no_configuration(cli: Command, server: StandIn, serve: Serve, few_probes: None) -> None:
     cli("pin", "--url", server.url, "--reason", "checked", "--repeats", "1", "chat-short")
     name = server.url.removeprefix("http://")
     ran = cli("gate", "--url", serve().url, "--against", name, "--rounds", "1", "--json")
-    assert (ran.code, [p["probe"] for p in ran.json["gate"]["probes"]]) == (0, ["chat-short"])
+    assert [(p["probe"], p["passed"]) for p in ran.json["gate"]["probes"]] == [("chat-short", 1)]
     assert cli("gate", "--url", serve().url, "--against", "elsewhere").code == 2

@@ -255,6 +255,34 @@ def test_a_server_that_scores_otherwise_than_it_answers_has_that_in_the_noise_of
     assert pins(cli)[0]["noise_nat"] == pytest.approx(0.05)
 
 
+def test_a_pin_that_moves_by_itself_as_far_as_other_weights_would_is_said_to_be_of_no_use_for_that(
+    cli: Command, config: Path, server: StandIn
+) -> None:
+    server.state.moved_nat = 1.9
+    ran = cli("pin", "--reason", "first", "--repeats", "2", "--json")
+    assert ran.code == 0
+    assert "move by 1.90 nat with nothing changed, more than 0.3" in ran.json["pins"][0]["note"]
+
+
+def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
+    cli: Command, config: Path, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sampled(job: Any, tokens: Any) -> Any:
+        found = ORIGINAL_LOGPROBS(job, tokens)
+        if found is not None and job.sent == 0:
+            found["content"][0]["top_logprobs"][1] = {"token": "No", "logprob": found["content"][0]["logprob"] + 2.0, "bytes": []}
+        return found
+
+    monkeypatch.setattr(StandIn, "_logprobs", staticmethod(sampled))
+    [one] = cli("pin", "--reason", "first", "--repeats", "1", "--json").json["pins"]
+    assert "the server took a token 2.00 nat less likely than another one" in one["note"]
+
+
+def test_a_pin_before_the_daemon_ever_ran_says_under_what_it_will_be_filed(cli: Command, config: Path) -> None:
+    [one] = cli("pin", "--reason", "first", "--repeats", "1", "--json").json["pins"]
+    assert one["note"] == "what is served was not read yet: the pin will be filed under what the daemon reads first"
+
+
 def uncertain(job: Any, tokens: Any) -> Any:
     """Log-probabilities of a server for which "Yes" would have been 0.02 nat less likely than what it said first."""
     found = ORIGINAL_LOGPROBS(job, tokens)

@@ -164,7 +164,7 @@ def test_what_is_exported_is_plain_yaml_without_what_differs_from_machine_to_mac
 def test_an_export_comes_back_as_it_was_and_the_pin_that_was_there_is_kept(cli: Command, pinned: Path) -> None:
     before = cli("pins", "show", "1", "--json").json["pins"][0]
     ran = cli("pins", "import", str(exported(cli, pinned)), "--json")
-    assert (ran.code, ran.json) == (0, {"imported": [2]})
+    assert (ran.code, ran.json) == (0, {"imported": [2], "ended": [1]})
     after = cli("pins", "show", "2", "--json").json["pins"][0]
     assert {k: v for k, v in after.items() if k != "id"} == {k: v for k, v in before.items() if k != "id"}
     assert listed(cli, "--all") == [(2, "holds"), (1, "ended")]
@@ -179,7 +179,48 @@ def test_of_two_pins_of_a_probe_in_one_file_the_later_one_holds(cli: Command, pi
     assert [p["reason"] for p in cli("pins", "--json").json["pins"]] == ["later"]
 
 
+def test_import_tells_whose_place_each_pin_takes(cli: Command, pinned: Path) -> None:
+    told = cli("pins", "import", str(exported(cli, pinned))).out
+    assert told.splitlines() == ["pin 2 of sky on local in the place of pin 1, which is kept and judges no more", "1 pins imported"]
+
+
+def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(cli: Command, pinned: Path) -> None:
+    file = str(exported(cli, pinned))
+    cli("pins", "expire", "1")
+    ran = cli("pins", "import", file)
+    assert ran.code == 2
+    assert "the pin of sky was ended here as pin 1 (" in ran.err
+    assert "`--force` takes the file all the same" in ran.err
+    assert listed(cli, "--all") == [(1, "ended")]
+    assert cli("pins", "import", file, "--force").out.splitlines() == ["pin 2 of sky on local", "1 pins imported"]
+    assert listed(cli) == [(2, "holds")]
+
+
+def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_it_is_told_to(cli: Command, pinned: Path) -> None:
+    file = str(exported(cli, pinned))
+    cli("pin", "--reason", "second", "--repeats", "1")
+    ran = cli("pins", "import", file)
+    assert (ran.code, listed(cli)) == (2, [(2, "holds")])
+    assert "pin 2 of sky holds and is newer (taken 20" in ran.err
+    assert cli("pins", "import", file, "--force", "--json").json == {"imported": [3], "ended": [2]}
+
+
+def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_taken(cli: Command, history: History, pinned: Path) -> None:
+    file, fields = str(exported(cli, pinned)), {"max_model_len": FingerprintField("max_model_len", "root", 1024, "a test")}
+
+    def served(connection: Connection) -> None:
+        row = queries.target(connection, "local")
+        assert row is not None
+        fingerprints.save(connection, row.id, digest(fields), fields, datetime.now(UTC))
+
+    history.do(served)
+    ran = cli("pins", "import", file)
+    assert ran.code == 2
+    assert "does not say under what it was taken" in ran.err
+
+
 REFUSED = {
+    "expired": ({"expires_at": "2020-01-01T00:00:00+00:00"}, "the pin of sky expired on 2020-01-01; nothing was imported"),
     "another target": ({"target": "remote"}, "the history knows no target remote; nothing was imported"),
     "another model": ({"fingerprint": "0123456789ab"}, "was taken under 0123456789ab, which local never was: another model?"),
     "another text": ({"revision": "gone"}, "there is no probe sky of revision gone any more: its text has changed; nothing was imported"),

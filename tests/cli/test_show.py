@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from histories import History
+from datetime import timedelta
 
-from monitor.model import SAMPLE_FIELDS, Outcome
+import pytest
+from histories import NOON, History
+from sqlalchemy import Connection
+
+from monitor.model import SAMPLE_FIELDS, Outcome, Pin, PinnedOutput, Verdict
+from monitor.store import pins
 
 from .conftest import Command
 
@@ -50,3 +54,26 @@ def test_no_answer_is_a_dash_and_an_empty_one_is_empty(cli: Command, history: Hi
     none, empty = history.sample(output=None), history.sample(output="")
     assert cli("show", str(none), "--db", history.database).out.endswith("answer:\n–\n")
     assert cli("show", str(empty), "--db", history.database).out.endswith("answer:\n\n")
+
+
+def a_pin(*answers: tuple[str, ...]) -> Pin:
+    """Accepted answers, by their tokens."""
+    outputs = [PinnedOutput("".join(tokens), tokens, (), (-0.1,) * len(tokens), "stop") for tokens in answers]
+    return Pin(0, "local", "sky", "first", None, "checked", "me", NOON, NOON + timedelta(days=30), tuple(outputs), 10, 0.0)
+
+
+def test_only_the_pinned_answer_that_the_sample_was_compared_with_is_marked(cli: Command, history: History) -> None:
+    history.sample()
+
+    def work(connection: Connection) -> int:
+        [revision] = connection.exec_driver_sql("SELECT id FROM probe_revision").scalars()
+        made = a_pin(("Banana", "!"), ("I", " pick", " the", " apple", "."))
+        return pins.add(connection, made, target_id=1, revision_id=revision, fingerprint_id=None)
+
+    number = history.do(work)
+    sample = history.sample(output="I pick the pear.", verdict=Verdict.FAIL, pin=number, first_divergence=3)
+    shown = cli("show", str(sample), "--db", history.database).out
+    assert "I pick the ⟪parts here, token 4⟫  apple." in shown
+    assert "Banana!" in shown
+    assert shown.count("parts here") == 1
+    assert "3 (counted from 0: token 4)" in shown

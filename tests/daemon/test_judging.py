@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -15,8 +15,10 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.judging import close_departed, contacts_of, judge_target
 from monitor.daemon.watch import TargetWatch
-from monitor.model import Kind, Outcome, ServerPage
-from monitor.store import record
+from monitor.judge.changes import digest
+from monitor.judge.gate import pin_for
+from monitor.model import FingerprintField, Kind, Outcome, Pin, PinnedOutput, Probe, ServerPage, Verdict
+from monitor.store import fingerprints, record
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
 
@@ -76,7 +78,6 @@ def test_a_stream_that_broke_shows_a_server_that_was_there_at_its_first_token_an
     broken = a_sample(started_at=NOON, outcome=Outcome.STREAM_ERROR, ttft_ms=100.0, e2e_ms=30_000.0)
     refused = [a_sample(started_at=NOON + n * SECOND, outcome=Outcome.REFUSED) for n in (20, 26)]
     assert [contact.answered for contact in contacts_of([broken, *refused], [])] == [True, False, False]
-
 
 
 async def test_one_refusal_is_no_outage_and_two_five_seconds_apart_are(history: History, watch: TargetWatch) -> None:
@@ -188,3 +189,207 @@ async def test_a_probe_by_a_cron_line_is_silent_after_three_of_its_own_runs(hist
     assert judged(history, often, NOON + 15 * MINUTE + SECOND) == ["no_samples"]
     await often.close()
     await asyncio.to_thread(writer.close)
+
+
+# ---- answers
+
+
+HOUR = timedelta(hours=1)
+Watching = Callable[..., Awaitable[TargetWatch]]
+
+
+@pytest.fixture
+async def watching(history: History) -> AsyncIterator[Watching]:
+    """Watches of one target, as after each start of the daemon."""
+    writer = Writer(open_writer(history.database))
+    settings = TargetSettings.model_validate({"name": "local", "url": "http://127.0.0.1:9", "gpus": "none"})
+    made: list[TargetWatch] = []
+
+    async def start(*probes: Probe) -> TargetWatch:
+        watch = TargetWatch(settings, probes, writer, TargetCards(None, "none"))
+        await watch.load()
+        made.append(watch)
+        return watch
+
+    yield start
+    for watch in made:
+        await watch.close()
+    await asyncio.to_thread(writer.close)
+
+
+def quality(history: History, watch: TargetWatch, now: datetime) -> list[tuple[str, str]]:
+    """Subject and summary of what is open about answers, after something new was stored."""
+    watch.samples_stored += 1
+
+    def work(connection: Connection) -> list[tuple[str, str]]:
+        return [(i.subject, i.summary) for i in judge_target(connection, watch, now, now, ["ops"]) if i.kind is Kind.QUALITY]
+
+    return history.do(work)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty newest answers instead of 400, so that a test needs fewer of them."""
+    monkeypatch.setattr("monitor.daemon.judging.ANSWERS_LIMIT", 20)
+
+
+def busy(history: History, since: datetime, count: int = 25) -> None:
+    """Another probe's good answers within two hours."""
+    history.samples([a_sample(started_at=since + n * 2 * HOUR / count) for n in range(count)])
+
+
+async def test_a_probe_that_runs_rarely_is_judged_by_its_last_runs_however_many_others_ran_between(
+    history: History, watching: Watching, few: None
+) -> None:
+    rare = a_probe("rare", every_s=7200.0, pinned=True)
+    watch = await watching(a_probe(), rare)
+    seen = []
+    for run in range(5):
+        at = NOON + run * 24 * HOUR
+        history.sample(probe="rare", started_at=at, verdict=Verdict.FAIL)
+        busy(history, at + MINUTE)
+        seen.append([subject for subject, _ in quality(history, watch, at + 3 * HOUR)])
+    assert seen == [[], ["rare"], ["rare"], ["rare"], ["rare"]]
+    assert quality(history, await watching(a_probe(), rare), NOON + 100 * HOUR)[0][0] == "rare"  # and so after a restart
+    for run in range(5, 7):
+        history.sample(probe="rare", started_at=NOON + run * 24 * HOUR)
+    assert quality(history, watch, NOON + 7 * 24 * HOUR) == []
+
+
+async def test_broken_answers_with_good_ones_between_are_forgotten(history: History, watching: Watching) -> None:
+    watch = await watching(a_probe("free", expect=()))
+    for run, verdict in enumerate([Verdict.FAIL, *[Verdict.UNPINNED] * 3, Verdict.FAIL]):
+        history.sample(probe="free", started_at=NOON + run * HOUR, verdict=verdict)
+        assert quality(history, watch, NOON + run * HOUR + MINUTE) == []
+    history.sample(probe="free", started_at=NOON + 6 * HOUR, verdict=Verdict.FAIL)
+    assert [subject for subject, _ in quality(history, watch, NOON + 7 * HOUR)] == ["free"]
+    history.samples([a_sample(probe="free", started_at=NOON + run * HOUR, verdict=Verdict.UNPINNED) for run in (8, 9)])
+    assert quality(history, watch, NOON + 10 * HOUR) == []
+
+
+async def test_a_rare_probe_that_waits_for_its_pin_is_told(history: History, watching: Watching) -> None:
+    watch = await watching(a_probe("rare", every_s=7200.0, pinned=True))
+    history.samples([a_sample(probe="rare", started_at=NOON + 2 * n * HOUR, verdict=Verdict.UNPINNED) for n in range(3)])
+    now = NOON + 4 * HOUR + MINUTE
+    [incident] = history.do(lambda c: judge_target(c, watch, now, now, ["ops"]))
+    assert (incident.kind, incident.subject) == (Kind.UNKNOWN_LASTING, "rare")
+    assert "vllm-canary pin rare" in incident.summary
+
+
+async def test_a_rare_probe_tells_of_a_model_shift_too(history: History, watching: Watching, few: None) -> None:
+    probes = [a_probe(f"p{n}", every_s=86_400.0, pinned=True) for n in range(5)]
+    watch = await watching(*probes, a_probe())
+    answered = PinnedOutput("Yes", ("Yes",), (1,), (-0.1,), "stop", 5)
+    for probe in probes:
+        pin = Pin(0, "local", probe.name, "first", None, "checked", "me", NOON, NOON + 720 * HOUR, (answered,), 10, 0.001)
+        await watch.store_pin(pin)
+    await watch.reload_pins()
+    ids = {pin.probe: pin.id for pin in watch.pins}
+    for day in range(3):
+        at = NOON + day * 24 * HOUR
+        history.samples([a_sample(probe=p.name, started_at=at, pin=ids[p.name], logprob_shift=0.5, running=0.0) for p in probes])
+        busy(history, at + MINUTE)
+    assert [subject for subject, _ in quality(history, watch, NOON + 60 * HOUR)] == ["log-probabilities"]
+
+
+async def test_a_page_gives_the_reason_of_the_newest_run_that_failed(history: History, watching: Watching) -> None:
+    watch = await watching(a_probe())
+    history.sample("expected 'apple', got 'banana'", started_at=NOON, verdict=Verdict.FAIL)
+    history.sample("expected 'apple', got 'cherry'", started_at=NOON + MINUTE, verdict=Verdict.FAIL)
+    history.sample("a near tie", started_at=NOON + 2 * MINUTE, verdict=Verdict.NEAR_TIE)
+    history.sample("no first token within 2 s", started_at=NOON + 3 * MINUTE, outcome=Outcome.QUEUE_CAP, verdict=Verdict.UNKNOWN)
+    [(_, summary)] = quality(history, watch, NOON + 4 * MINUTE)
+    assert summary == "sky answers wrong on local (2 of the last 3 runs): expected 'apple', got 'cherry'"
+
+
+async def test_the_second_answer_with_the_same_salt_is_judged(history: History, watching: Watching) -> None:
+    watch = await watching(a_probe("pair", same_salt_twice=True))
+    for n in range(3):
+        history.sample(probe="pair", started_at=NOON + n * MINUTE)
+        history.sample(probe="pair-again", started_at=NOON + n * MINUTE + SECOND, verdict=Verdict.FAIL)
+    assert [subject for subject, _ in quality(history, watch, NOON + 4 * MINUTE)] == ["pair-again"]
+
+
+async def test_failures_over_all_probes_go_on_counting_with_each_new_run(history: History, watching: Watching) -> None:
+    names = [f"p{n}" for n in range(12)]
+    watch, seen = await watching(*(a_probe(name) for name in names)), []
+    for r in range(12):
+        at = NOON + r * 15 * MINUTE
+        history.samples(
+            [
+                a_sample(probe=name, started_at=at + n * SECOND, verdict=Verdict.FAIL if (r + n) % 4 == 0 else Verdict.PASS)
+                for n, name in enumerate(names)
+            ]
+        )
+        seen += [subject for subject, _ in quality(history, watch, at + MINUTE)]
+    assert set(seen) == {"several probes"}
+
+
+# ---- pins and what is served
+
+
+def serves(history: History, length: int, at: datetime) -> None:
+    """The identity that is read at a moment."""
+    fields = {"max_model_len": FingerprintField("max_model_len", "root", length, "a test")}
+
+    def work(connection: Connection) -> None:
+        target_id = record.ensure_target(connection, "local", "http://127.0.0.1:9", at)
+        known = {f.digest: f.id for f in fingerprints.all_of(connection, target_id)}
+        fingerprints.save(connection, target_id, digest(fields), fields, at, row_id=known.get(digest(fields)))
+
+    history.do(work)
+
+
+async def pinned(history: History, watching: Watching, at: datetime, days: int = 30) -> int:
+    """The number of a pin that was taken at a moment, under what was served then."""
+    watch = await watching(a_probe(pinned=True))
+    answered = PinnedOutput("Yes", ("Yes",), (1,), (-0.1,), "stop", 5)
+    pin = Pin(0, "local", "sky", "first", None, "checked", "me", at, at + timedelta(days=days), (answered,), 10, 0.001)
+    return await watch.store_pin(pin)
+
+
+async def holding(history: History, watching: Watching, now: datetime) -> tuple[list[tuple[int, bool]], list[str]]:
+    """Number and staleness of the pin that judges, after the daemon looked; and which kinds are open."""
+    watch = await watching(a_probe(pinned=True))
+    kinds = judged(history, watch, now, since=now)
+    pin, stale = pin_for(watch.pins, watch.probes[0], watch.fingerprint_digest())
+    return [] if pin is None else [(pin.id, stale)], kinds
+
+
+async def test_a_pin_from_before_the_daemon_ran_belongs_to_what_it_reads_first(history: History, watching: Watching) -> None:
+    first = await pinned(history, watching, NOON)
+    serves(history, 1024, NOON + HOUR)
+    assert (await holding(history, watching, NOON + HOUR))[0] == [(first, False)]
+    serves(history, 4096, NOON + 2 * HOUR)
+    assert (await holding(history, watching, NOON + 2 * HOUR))[0] == [(first, True)]
+    second = await pinned(history, watching, NOON + 3 * HOUR)
+    assert (await holding(history, watching, NOON + 3 * HOUR))[0] == [(second, False)]
+    serves(history, 1024, NOON + 4 * HOUR)
+    assert (await holding(history, watching, NOON + 4 * HOUR))[0] == [(first, False)]  # rolled back to what it was taken under
+
+
+async def test_a_pin_from_before_the_daemon_ran_is_retired_by_a_newer_one(history: History, watching: Watching) -> None:
+    await pinned(history, watching, NOON)
+    serves(history, 1024, NOON + HOUR)
+    second = await pinned(history, watching, NOON + 2 * HOUR)
+    serves(history, 4096, NOON + 3 * HOUR)
+    assert (await holding(history, watching, NOON + 3 * HOUR))[0] == [(second, True)]
+
+
+async def test_of_two_pins_of_an_old_history_the_unfiled_one_gives_way_when_it_is_filed(history: History, watching: Watching) -> None:
+    first = await pinned(history, watching, NOON)
+    serves(history, 1024, NOON + HOUR)
+    second = await pinned(history, watching, NOON + 2 * HOUR)
+    history.do(lambda c: c.exec_driver_sql(f"UPDATE pin SET retired_at_us = NULL WHERE id = {first}"))  # as it was left before
+    assert (await holding(history, watching, NOON + 2 * HOUR))[0] == [(second, False)]
+    retired = history.rows("SELECT id, fingerprint_id FROM pin WHERE retired_at_us IS NOT NULL")
+    assert retired == [{"id": first, "fingerprint_id": 1}]
+
+
+async def test_an_expiry_ends_when_it_is_pinned_anew_after_a_change(history: History, watching: Watching) -> None:
+    serves(history, 1024, NOON)
+    await pinned(history, watching, NOON)
+    assert (await holding(history, watching, NOON + timedelta(days=31)))[1].count("pin_expired") == 1
+    serves(history, 4096, NOON + timedelta(days=31))
+    await pinned(history, watching, NOON + timedelta(days=31, hours=1))
+    assert (await holding(history, watching, NOON + timedelta(days=31, hours=2)))[1].count("pin_expired") == 0

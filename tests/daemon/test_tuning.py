@@ -9,7 +9,7 @@ import pytest
 from monitor.config import ConfigError
 from monitor.config.detector import DetectorSettings
 from monitor.config.settings import ClassSettings, Settings
-from monitor.daemon.tuning import DURATIONS, drift_settings, thresholds, tried
+from monitor.daemon.tuning import DURATIONS, check_classes, drift_settings, thresholds, tried
 from monitor.judge.drift.values import DriftSettings
 
 
@@ -43,6 +43,25 @@ def test_a_wish_is_checked_against_the_other_thresholds_as_they_are_configured()
     assert tried(wide, {}, ["detector.small_drop=0.1"])[0].small_drop == 0.1
     with pytest.raises(ConfigError, match="large_drop more than small_drop"):
         tried(wide, {}, ["detector.large_drop=0.04"])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_wishes_that_only_go_together_may_come_in_any_order(order: int) -> None:
+    wishes = ["detector.small_drop=0.1", "detector.large_drop=0.2"][::order]
+    detector, _ = tried(DetectorSettings(), {}, wishes)
+    assert (detector.small_drop, detector.large_drop) == (0.1, 0.2)
+
+
+def test_a_level_is_only_tried_on_a_class_that_is_configured_or_measured() -> None:
+    check_classes(["classes.chat.ttft=1s", "classes.night.ttft=1s", "detector.block=1m"], ["chat"], ["night", ""])
+    with pytest.raises(ConfigError, match=r"no class nihgt.*did you mean night"):
+        check_classes(["classes.nihgt.ttft=1s"], ["chat"], ["night"])
+
+
+@pytest.mark.parametrize("given", [{"block": "10ms"}, {"card_step": "0.0001ms"}, {"remember": "99999d"}, {"block": "9" * 400 + "d"}])
+def test_lengths_that_no_clock_counts_in_are_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"1s or longer|at most ten years"):
+        DetectorSettings.model_validate(given)
 
 
 @pytest.mark.parametrize("wish", ["", "detector", "detector.block", "detector.block.s=1", "targets.url=x", "classes.chat.max_wait=1s"])

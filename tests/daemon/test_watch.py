@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.judge import phase
+from monitor.judge.pinned import PinJudgement
 from monitor.model import Expectation, Outcome, Phase, Probe, Sample, Verdict
 from monitor.store import queries
 from monitor.store.database import open_writer
@@ -326,3 +328,85 @@ async def test_a_reserve_that_is_spent_ends_the_extra_runs_and_not_the_scheduled
     await asyncio.sleep(0.05)
     assert watch.extras() == []
     assert isinstance(await watch.run_all(often), list)
+
+
+# ---- whatever the server answers, the sample is stored and the watch goes on
+
+
+def expecting(**condition: Any) -> Probe:
+    return a_probe("plain", expect=(Expectation(**condition),), revision="expecting")
+
+
+async def test_json_without_end_is_a_failed_answer_like_any_other(opened: Opened, quick: StandIn, history: History) -> None:
+    quick.state.answers = {"Is the sky blue? Answer yes or no.": "[" * 2000}
+    probe = expecting(json_fields={"vendor": "Acme"})
+    await sampled(await opened(probe), probe)
+    [row] = history.rows("SELECT outcome, verdict, detail FROM sample")
+    assert (row["outcome"], row["verdict"]) == ("ok", "fail")
+    assert row["detail"].startswith("the JSON is nested too deeply to be read")
+
+
+async def test_what_a_judge_trips_over_is_stored_as_unknown_with_its_reason(opened: Opened, quick: StandIn, history: History) -> None:
+    quick.state.answers = {"Is the sky blue? Answer yes or no.": "{}"}
+    probe = expecting(json_schema={"$ref": "#/nowhere"})
+    await sampled(await opened(probe), probe)
+    [row] = history.rows("SELECT verdict, detail FROM sample")
+    assert row["verdict"] == "unknown"
+    assert row["detail"].startswith("the answer could not be judged")
+
+
+async def test_a_megabyte_in_a_field_is_a_short_and_printable_detail(opened: Opened, quick: StandIn, history: History) -> None:
+    value = json.dumps({"vendor": "\x1b]0;owned\x07\nWARNING target=local all is well" + "x" * 900_000})
+    quick.state.answers = {"Is the sky blue? Answer yes or no.": value}
+    probe = expecting(json_fields={"vendor": "Acme"})
+    watch = await opened(probe)
+    done = await watch.run(probe)
+    assert not isinstance(done, Skipped)
+    await asyncio.wrap_future(done[1])
+    [row] = history.rows("SELECT detail FROM sample")
+    assert row["detail"] == done[0].detail
+    assert row["detail"].isprintable()
+    assert len(row["detail"]) <= 400
+
+
+@pytest.mark.parametrize(
+    ("where", "outcome"),
+    [
+        ("monitor.measure.canary.stream", "malformed"),
+        ("monitor.daemon.serverstate.judge_start", "ok"),
+        ("monitor.daemon.server.models", "ok"),
+        ("monitor.measure.scrape.looks_like_metrics", "ok"),
+    ],
+)
+async def test_a_fault_of_ours_that_an_answer_brings_out_costs_one_answer_at_most(
+    where: str, outcome: str, opened: Opened, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OverflowError("a figure that nobody has thought of")
+
+    watch = await opened()
+    monkeypatch.setattr(where, fails)
+    stored = await sampled(watch)
+    assert stored.outcome.value == outcome
+    await watch.store_reading()
+    monkeypatch.undo()
+    await sampled(watch)
+    assert [row["outcome"] for row in history.rows("SELECT outcome FROM sample ORDER BY id")] == [outcome, "ok"]
+
+
+async def test_a_score_that_cannot_be_read_leaves_the_shift_unknown_and_the_sample_stored(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise TypeError("unsupported operand")
+
+    watch = await opened()
+    monkeypatch.setattr("monitor.daemon.watch.scored_shift", fails)
+    monkeypatch.setattr("monitor.daemon.watch.was_alone", lambda _: True)
+    pinned = SimpleNamespace(id=None, outputs=[None])
+    watch.pins = [pinned]  # type: ignore[list-item]
+    monkeypatch.setattr("monitor.daemon.watch.pin_for", lambda *_: (None, False))
+    monkeypatch.setattr(
+        "monitor.daemon.watch.judged_in_time", lambda *_: PinJudgement(Verdict.FAIL, "another", first_divergence=0, logprob_shift=None)
+    )
+    assert (await sampled(watch)).logprob_shift is None

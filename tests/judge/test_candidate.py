@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from histories import a_probe, a_sample
 
-from monitor.judge.candidate import ProbeResult, Round, is_later, is_slower, judge_candidate
+from monitor.judge.candidate import Conclusion, ProbeResult, Round, conclude, failing_together, is_later, is_slower, judge_candidate
 from monitor.judge.pinned import PinJudgement
+from monitor.judge.shift import ShiftResult, judge_shift
 from monitor.model import Outcome, Phase, Sample, Verdict
 
 PASS, FAIL, TIE, UNKNOWN = (PinJudgement(v, f"because {v}") for v in (Verdict.PASS, Verdict.FAIL, Verdict.NEAR_TIE, Verdict.UNKNOWN))
@@ -32,10 +33,21 @@ def judged(*judgements: PinJudgement, production: tuple[Sample, ...] = (), **fie
         ((UNKNOWN,) * 3, None),
         ((FAIL, FAIL, UNKNOWN), True),
         ((), None),
+        ((PASS, FAIL), True),  # half of them: more than the third that may fail
+        ((PASS,) * 3 + (FAIL,) * 2, True),
+        ((PASS,) * 5 + (FAIL,) * 3, True),
+        ((PASS,) * 4 + (FAIL,) * 2, False),
     ],
 )
 def test_what_is_asked_of_a_probe_is_asked_of_its_rounds(judgements: tuple[PinJudgement, ...], regressed: bool | None) -> None:
     assert judged(*judgements).regressed is regressed
+
+
+@pytest.mark.parametrize("rounds", range(1, 13))
+def test_no_larger_share_of_the_rounds_may_fail_than_of_the_runs_in_production(rounds: int) -> None:
+    for failed in range(rounds + 1):
+        found = judged(*(FAIL,) * failed, *(PASS,) * (rounds - failed))
+        assert found.regressed is (failed / rounds > 1 / 3)
 
 
 def test_the_first_failure_is_the_reason_and_else_what_kept_it_from_being_judged() -> None:
@@ -73,3 +85,57 @@ def test_later_needs_a_third_more_and_time_enough_to_be_felt() -> None:
     assert not is_later([103.0, 150.0, 150.0], before)
     assert not is_later([15.0] * 3, [10.0] * 5)
     assert not is_later([500.0], before[:3])
+
+
+# ---- all probes together
+
+
+QUIET = ShiftResult(False, 0.01, 1.0, 5, 3)
+
+
+def probes(*failed: int, rounds: int = 3) -> list[ProbeResult]:
+    """One probe for each number of failures in so many rounds."""
+    made = [judged(*(FAIL,) * count, *(PASS,) * (rounds - count)) for count in failed]
+    return [replace(one, probe=f"p{number}") for number, one in enumerate(made)]
+
+
+def test_a_failure_in_each_of_five_probes_is_a_regression_although_each_keeps_its_own_rule() -> None:
+    found = conclude(probes(1, 1, 1, 1, 1), QUIET, 3)
+    assert found.regressed is True
+    words = "5 of 15 over all probes (at most 2.8 % flip by themselves), on p0, p1, p2, p3, p4"
+    assert found.notes == (f"answers fail more often than they flip by themselves: {words}",)
+
+
+@pytest.mark.parametrize("failed", [(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (1, 1, 0, 0, 0), (1, 1, 1, 0, 0)])
+def test_a_flip_here_and_there_is_none(failed: tuple[int, ...]) -> None:
+    assert conclude(probes(*failed), QUIET, 3) == Conclusion(False)
+
+
+def test_two_probes_alone_never_fail_together() -> None:
+    assert failing_together(probes(4, 4, 0, rounds=12)) is None
+
+
+def test_a_probe_that_regressed_needs_no_others() -> None:
+    assert conclude(probes(3, 0, 0), QUIET, 3) == Conclusion(True)
+
+
+def test_a_model_shift_that_could_not_be_tested_is_not_good_and_says_what_it_takes() -> None:
+    untested = ShiftResult(None, None, None, 2, 3)
+    found = conclude(probes(0, 0, 0), untested, 3)
+    assert found.regressed is None
+    assert "the pins of 2 of 3 probes are fit for it" in found.notes[0]
+    one_round = conclude(probes(0, rounds=1), ShiftResult(None, None, None, 0, 0), 1)
+    assert one_round.regressed is None
+    assert "it takes --rounds 2 or more" in one_round.notes[0]
+    assert conclude(probes(3), untested, 3).regressed is True  # what is wrong already needs no test
+
+
+def test_what_the_sentence_asks_for_is_enough_for_the_test() -> None:
+    for count, repeats in ((4, 5), (3, 10)):
+        shifts = {f"p{n}": [0.5, 0.5] for n in range(count)}
+        assert judge_shift(shifts, {}, dict.fromkeys(shifts, repeats)).shifted is True
+
+
+def test_a_shift_of_the_model_is_a_regression_although_every_answer_is_right() -> None:
+    assert conclude(probes(0, 0), ShiftResult(True, 0.7, 1e-4, 5, 3, ("p0",)), 3).regressed is True
+    assert conclude([], QUIET, 3).regressed is None

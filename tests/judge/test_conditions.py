@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from typing import Any
 
 import pytest
@@ -77,3 +79,91 @@ def test_true_is_no_number_and_one_is_not_true() -> None:
 
 def test_json_is_found_inside_a_sentence() -> None:
     assert json_in('Sure: {"a": [1, 2]} as asked') == {"a": [1, 2]}
+
+
+# ---- what a model may write
+
+
+@pytest.mark.parametrize("output", ["[" * 200_000, '{"a":' * 5000, "[" * 2000 + "]" * 2000])
+@pytest.mark.parametrize("condition", [{"json_fields": {"a": 1}}, {"json_schema": {"type": "object"}}])
+def test_json_that_is_nested_without_end_fails_like_any_other_broken_one(output: str, condition: dict[str, Any]) -> None:
+    assert (why(output, **condition) or "").startswith("the JSON is nested too deeply to be read")
+
+
+def test_json_nested_deeper_than_a_recursive_schema_can_follow_is_a_complaint() -> None:
+    tree = {"properties": {"a": {"$ref": "#"}}}
+    assert why('{"a":' * 400 + "1" + "}" * 400, json_schema=tree) == "the JSON is nested too deeply to be held against the schema"
+    assert why('{"a": {"a": 1}}', json_schema=tree) is None
+
+
+def test_a_schema_fetches_nothing() -> None:
+    asked: list[str] = []
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(0.2)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.json"
+        with pytest.raises(Exception, match="Unresolvable"):
+            why('{"a": 1}', json_schema={"$ref": url})
+        with pytest.raises(TimeoutError):
+            asked.append(str(server.accept()))
+    assert asked == []
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity"])
+def test_what_only_python_takes_for_json_is_none(text: str) -> None:
+    told = why(f'{{"amount": {text}}}', json_schema={"properties": {"amount": {"type": "number"}}})
+    assert (told or "").startswith(f"the JSON is broken: {text} is no JSON")
+
+
+@pytest.mark.parametrize(
+    ("output", "wanted", "words"),
+    [
+        ('{"items": [true, false]}', {"items": [1, 0]}, "items: expected [1, 0], got [true, false]"),
+        ('{"a": {"paid": 1}}', {"a": {"paid": True}}, 'a: expected {"paid": true}, got {"paid": 1}'),
+        ('{"a": [1, 2]}', {"a": [1, 2, 3]}, "a: expected [1, 2, 3], got [1, 2]"),
+        ('{"a": {"b": 1, "c": [2.0]}}', {"a": {"c": [2], "b": 1}}, None),
+    ],
+)
+def test_true_is_no_one_inside_lists_and_objects_either(output: str, wanted: dict[str, Any], words: str | None) -> None:
+    assert why(output, json_fields=wanted) == words
+
+
+@pytest.mark.parametrize(
+    ("output", "value"),
+    [
+        ('As per [1]: {"vendor": "Acme"}', {"vendor": "Acme"}),
+        ('As [see below] says {so}: {"vendor": "Acme"} [2]', {"vendor": "Acme"}),
+        ("See [1]: [3, 4, 5]", [3, 4, 5]),
+        ('```python\nx = {}\n```\n```json\n{"a": 1}\n```', {"a": 1}),
+    ],
+)
+def test_a_footnote_is_not_taken_for_the_answer(output: str, value: Any) -> None:
+    assert json_in(output) == value
+
+
+def test_a_part_of_an_object_that_is_cut_off_is_not_taken_for_the_whole() -> None:
+    cut = INVOICE.removesuffix("}")
+    assert (why(f"Here: {cut}", json_fields={"lines.0.sku": "A1"}) or "").startswith("the JSON is cut off")
+
+
+def test_json_that_is_to_be_otherwise_must_be_there() -> None:
+    assert why('{"vendor": "Acme"}', json_fields={"vendor": "Globex"}, negate=True) is None
+    assert why("Sorry, what?", json_fields={"vendor": "Globex"}, negate=True) == "the answer is not JSON: 'Sorry, what?'"
+    assert why("", json_schema={"type": "object"}, negate=True) == "the answer is not JSON: ''"
+
+
+def test_what_a_model_writes_into_a_field_is_told_short_and_printable() -> None:
+    told = why(json.dumps({"vendor": "\x1b]0;owned\x07\nWARNING all is well" + "x" * 1_000_000}), json_fields={"vendor": "Acme"}) or ""
+    assert told.isprintable()
+    assert len(told) < 120
+    assert told.startswith("vendor: expected Acme, got \\x1b]0;owned\\x07 WARNING all is well")
+    told = why(json.dumps({"v\x1b": "x" * 1_000_000}), json_schema={"additionalProperties": {"type": "integer"}}) or ""
+    assert told.isprintable()
+    assert len(told) < 400
+    assert told.endswith("is not of type 'integer'")
+
+
+def test_a_minus_of_any_shape_and_a_decimal_comma_count() -> None:
+    assert why("It is \u22125 °C.", number=5.0) == "expected the number 5, got -5"
+    assert why("Es sind 1,5 Liter", number=15.0) == "expected the number 15, got 1.5"

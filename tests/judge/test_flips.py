@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor.judge.answers import LastAnswers
 from monitor.judge.flips import ALARM_NAT, MOST_NAT, Flips
-from monitor.judge.gate import SEVERAL, judge_quality, too_few_passes
-from monitor.model import Cause, Kind, Outcome, Phase, Probe, Sample, Severity, Verdict
+from monitor.judge.gate import SEVERAL, too_few_passes
+from monitor.model import Cause, Finding, Kind, Outcome, Phase, Probe, Sample, Severity, Verdict
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 NAMES = [f"p{n}" for n in range(12)]
@@ -101,22 +103,37 @@ def runs(*failing: str, stale: bool = False) -> list[Sample]:
     ]
 
 
+def found(probes: Sequence[Probe], samples: Sequence[Sample]) -> list[Finding]:
+    """What is found after these runs."""
+    answers: LastAnswers[Sample] = LastAnswers("t", {each.name: each for each in probes}.get)
+    for one in samples:
+        answers.add(one)
+    return answers.findings(lambda one: one, {}, lambda _: None)
+
+
 def test_probes_that_each_keep_their_own_rule_are_found_together() -> None:
-    (found,) = judge_quality("t", [probe(n) for n in NAMES], runs(*NAMES[:6]), {})
-    assert (found.kind, found.subject, found.severity, found.cause) == (Kind.QUALITY, SEVERAL, Severity.PAGE, Cause.ANSWERS_CHANGED)
-    assert found.since == NOON
-    assert found.evidence["failed"] == 18
-    assert found.evidence["failed_twice"] == NAMES[:6]
-    assert "18 of the last 72 over all probes, twice or more on p0, p1, p2, p3, p4, p5" in found.summary
+    [several] = found([probe(n) for n in NAMES], runs(*NAMES[:6]))
+    assert (several.kind, several.subject, several.severity) == (Kind.QUALITY, SEVERAL, Severity.PAGE)
+    assert (several.cause, several.since) == (Cause.ANSWERS_CHANGED, NOON)
+    assert several.evidence["failed"] == 18
+    assert several.evidence["failed_twice"] == NAMES[:6]
+    assert "18 of the last 72 over all probes, twice or more on p0, p1, p2, p3, p4, p5" in several.summary
+
+
+def test_what_is_from_before_the_time_of_which_all_runs_are_known_counts_for_its_own_probe_only() -> None:
+    answers: LastAnswers[Sample] = LastAnswers("t", {n: probe(n) for n in NAMES}.get)
+    for one in runs(*NAMES[:6]):
+        answers.add(one, earlier=True)
+    assert answers.findings(lambda one: one, {}, lambda _: None) == []
 
 
 def test_two_of_them_are_not() -> None:
-    assert judge_quality("t", [probe(n) for n in NAMES], runs(*NAMES[:2]), {}) == []
+    assert found([probe(n) for n in NAMES], runs(*NAMES[:2])) == []
 
 
 def test_stale_verdicts_and_probes_that_are_configured_no_more_do_not_count() -> None:
-    assert judge_quality("t", [probe(n) for n in NAMES], runs(*NAMES[:6], stale=True), {}) == []
-    assert judge_quality("t", [probe("p11")], runs(*NAMES[:6]), {}) == []
+    assert found([probe(n) for n in NAMES], runs(*NAMES[:6], stale=True)) == []
+    assert found([probe("p11")], runs(*NAMES[:6])) == []
 
 
 def test_a_run_that_is_still_to_come_is_not_held_against_a_probe() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,11 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.judge.gate import judge_gate, judge_model_shift, judge_near_ties, judge_pin_expiry, judge_quality, pin_for, was_alone
+from monitor.judge.answers import LastAnswers
+from monitor.judge.gate import (
+    again,
+    judge_gate,
+    judge_model_shift,
+    judge_near_ties,
+    judge_pin_expiry,
+    pin_for,
+    was_alone,
+    with_second_runs,
+)
 from monitor.judge.pinned import judge_pinned
 from monitor.judge.pinning import expiry, noise_of, outputs_of
 from monitor.judge.shift import binomial_tail, judge_shift
-from monitor.model import Kind, ObservedAnswer, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Severity, TokenLogprob, Verdict
+from monitor.model import Finding, Kind, ObservedAnswer, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Severity, TokenLogprob, Verdict
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 WORDS = ("The", " capital", " is", " Paris", ".")
@@ -86,6 +97,11 @@ def test_the_pins_own_noise_widens_what_counts_as_a_tie() -> None:
     assert judge_pinned(pin(noise=0.2), got).verdict is Verdict.NEAR_TIE
 
 
+def test_however_noisy_a_pin_is_half_a_nat_apart_is_no_tie() -> None:
+    got = answer("The", " capital", " is", " Lyon", ".", top={" Paris": -0.6})
+    assert judge_pinned(pin(noise=1.9), got).verdict is Verdict.FAIL
+
+
 def test_two_tokens_that_were_tied_when_pinned_are_tied_a_little_longer() -> None:
     def told(gap: float, then: float) -> tuple[Verdict, str | None]:
         tops = ({}, {}, {}, {" Lyon": -0.01 - then}, {})
@@ -101,9 +117,55 @@ def test_two_tokens_that_were_tied_when_pinned_are_tied_a_little_longer() -> Non
 
 
 @pytest.mark.parametrize(
-    ("running", "others", "alone"), [(0.0, 0.0, True), (2.0, 0.0, True), (0.0, 5.0, False), (0.0, None, True), (2.0, None, False)]
+    ("logprob", "top", "words"),
+    [
+        (-9.0, {" Paris": -0.01}, "8.990 nat less likely than ' Paris'"),
+        (-2.0, {" Paris": -2.02, " Rome": -0.5}, "1.500 nat less likely than ' Rome'"),  # a tie of two, and both lost to a third
+        (-2.0, {" Rome": -0.5}, "1.500 nat less likely than ' Rome'"),
+    ],
 )
-def test_the_tokens_of_others_tell_better_than_a_gauge_that_may_be_stale(running: float, others: float | None, alone: bool) -> None:
+def test_a_token_that_the_server_itself_held_unlikely_is_a_failure_and_the_sampling_is_blamed(
+    logprob: float, top: dict[str, float], words: str
+) -> None:
+    got = replace(answer("The", " capital", " is", " Lyon", "."), tokens=(*answer(*WORDS[:3]).tokens, TokenLogprob(" Lyon", logprob, top)))
+    told = judge_pinned(pin(), got)
+    assert (told.verdict, told.first_divergence) == (Verdict.FAIL, 3)
+    assert told.reason is not None
+    assert told.reason.startswith(f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not take the likeliest token")
+
+
+def test_a_token_that_lost_by_a_hair_is_a_near_tie_whichever_way() -> None:
+    got = TokenLogprob(" Lyon", -0.71, {" Paris": -0.68})
+    told = judge_pinned(pin(), replace(answer(*WORDS), tokens=(*answer(*WORDS[:3]).tokens, got)))
+    assert (told.verdict, told.reason) == (Verdict.NEAR_TIE, "expected ' Paris', got ' Lyon' at token 4, 0.030 nat apart: a near tie")
+
+
+def test_a_probe_with_penalties_whose_pinned_token_was_not_the_likeliest_either_is_not_told_that_the_sampling_is_wrong() -> None:
+    pinned = replace(output("Yes"), logprobs=(-3.0,), tops=({"Yes": -3.0, "No": -0.1},))
+    came = TokenLogprob("Yeah", -2.98, {"No": -0.1, "Yes": -3.0})
+    told = judge_pinned(pin(pinned), ObservedAnswer("Yeah", (came,), finish_reason="stop"))
+    assert told.verdict is Verdict.NEAR_TIE
+
+
+@given(st.floats(-12.0, 0.0), st.floats(-12.0, 0.0))
+def test_nothing_is_a_near_tie_but_what_is_as_likely_as_the_likeliest(got: float, expected: float) -> None:
+    told = judge_pinned(pin(output("Yes")), ObservedAnswer("No", (TokenLogprob("No", got, {"Yes": expected}),), finish_reason="stop"))
+    assert (told.verdict is Verdict.NEAR_TIE) is (abs(got - expected) <= 0.1)
+
+
+@pytest.mark.parametrize(
+    ("running", "others", "alone"),
+    [
+        (0.0, 0.0, True),
+        (2.0, 0.0, True),
+        (None, 0.0, True),
+        (0.0, 5.0, False),
+        (0.0, None, True),
+        (2.0, None, False),
+        (None, None, False),  # nobody knows
+    ],
+)
+def test_the_tokens_of_others_tell_better_than_a_gauge_that_may_be_stale(running: float | None, others: float | None, alone: bool) -> None:
     assert was_alone(sample(Verdict.PASS, running=running, other_generation_tokens=others)) is alone
 
 
@@ -154,6 +216,20 @@ def test_back_at_the_identity_of_a_pin_the_pin_is_current_again() -> None:
     assert pin_for([new, old], probe(), "f1") == (old, False)
 
 
+def test_a_pin_from_before_any_identity_was_known_never_outlives_a_newer_one() -> None:
+    unfiled, filed = pin(fingerprint=None), replace(pin(fingerprint="f1"), id=2)
+    assert pin_for([unfiled], probe(), None) == (unfiled, False)
+    assert pin_for([unfiled], probe(), "f1") == (unfiled, False)  # nothing else is there to judge by
+    assert pin_for([filed, unfiled], probe(), "f1") == (filed, False)
+    assert pin_for([filed, unfiled], probe(), "f2") == (filed, True)
+
+
+def test_the_second_run_with_the_same_salt_is_judged_by_the_pin_of_the_first() -> None:
+    twice = probe(same_salt_twice=True)
+    assert pin_for([pin()], again(twice), "f1") == (pin(), False)
+    assert pin_for([pin()], replace(probe(), name="sky-again"), "f1") == (None, False)
+
+
 def test_another_prompt_length_is_blamed_before_a_condition_that_fails_for_it() -> None:
     from monitor.model import Expectation
 
@@ -187,10 +263,22 @@ def test_pins_end_within_a_tenth_of_their_life_and_not_all_on_one_day(name: str)
     assert NOW + 0.9 * life <= expiry(name, NOW, life) <= NOW + life
 
 
+def expired(probes: Sequence[Probe], pins: Sequence[Pin], digest: str | None, days: int) -> list[Finding]:
+    return judge_pin_expiry("t", probes, pins, digest, NOW + timedelta(days=days))
+
+
 def test_an_expired_pin_is_a_finding_that_asks_for_a_new_one() -> None:
-    assert judge_pin_expiry("t", [pin()], NOW) == []
-    (found,) = judge_pin_expiry("t", [pin()], NOW + timedelta(days=31))
-    assert (found.kind, found.subject, found.severity) == (Kind.PIN_EXPIRED, "sky", Severity.INFO)
+    assert expired([probe()], [pin()], "f1", 0) == []
+    (asked,) = expired([probe()], [pin()], "f1", 31)
+    assert (asked.kind, asked.subject, asked.severity) == (Kind.PIN_EXPIRED, "sky", Severity.INFO)
+
+
+def test_a_pin_that_judges_nothing_now_asks_for_nothing() -> None:
+    old, new = pin(), replace(pin(fingerprint="f2"), id=2, expires_at=NOW + timedelta(days=60))
+    assert expired([probe()], [new, old], "f2", 31) == []  # pinned anew after a change of what is served
+    assert [f.evidence["pin"] for f in expired([probe()], [new, old], "f1", 31)] == [1]  # and rolled back
+    assert expired([], [old], "f1", 31) == []  # of a probe that is configured no more
+    assert expired([probe(revision="other")], [old], "f1", 31) == []
 
 
 # ---- what verdicts add up to
@@ -203,31 +291,61 @@ def sample(verdict: Verdict, minute: int = 0, **other: object) -> Sample:
     return Sample("t", name, "chat", at, Phase.WARM, Outcome.OK, verdict=verdict, **values)  # type: ignore[arg-type]
 
 
+def found(probes: Sequence[Probe], samples: Sequence[Sample], pins: Mapping[int, Pin] | None = None) -> list[Finding]:
+    """What is found after these runs; the sentence about each sample is its `output`."""
+    known = {each.name: each for each in with_second_runs(probes)}
+    answers: LastAnswers[Sample] = LastAnswers("t", known.get)
+    for one in samples:
+        answers.add(one)
+    return answers.findings(lambda one: one, pins or {}, lambda one: one.output)
+
+
 def test_two_failures_of_the_last_three_are_a_finding_and_one_is_not() -> None:
     ok, bad = Verdict.PASS, Verdict.FAIL
-    assert judge_quality("t", [probe()], [sample(v) for v in (bad, ok, bad, ok, ok)], {}) == []
-    (found,) = judge_quality("t", [probe()], [sample(v) for v in (ok, bad, ok, bad)], {"sky": "vendor: expected Acme, got Globex"})
-    assert (found.kind, found.severity) == (Kind.QUALITY, Severity.PAGE)
-    assert "2 of the last 3 runs): vendor: expected Acme, got Globex" in found.summary
+    assert found([probe()], [sample(v) for v in (bad, ok, bad, ok, ok)]) == []
+    [finding] = found([probe()], [sample(v, output="vendor: expected Acme, got Globex") for v in (ok, bad, ok, bad)])
+    assert (finding.kind, finding.severity) == (Kind.QUALITY, Severity.PAGE)
+    assert "2 of the last 3 runs): vendor: expected Acme, got Globex" in finding.summary
+
+
+def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one_of_another_kind() -> None:
+    runs = [sample(Verdict.FAIL, 0, output="got 'Lyon'"), sample(Verdict.FAIL, 1, output="got 'Rome'")]
+    [finding] = found([probe()], [*runs, sample(Verdict.NEAR_TIE, 2, output="a near tie"), sample(Verdict.UNKNOWN, 3, output="no token")])
+    assert finding.summary.endswith("(2 of the last 3 runs): got 'Rome'")
 
 
 def test_failures_are_counted_for_each_probe_alone() -> None:
     other = replace(probe(), name="sea")
     one_each = [sample(Verdict.FAIL), sample(Verdict.FAIL, probe="sea")]
-    assert judge_quality("t", [probe(), other], one_each, {}) == []
+    assert found([probe(), other], one_each) == []
+
+
+def test_the_second_answer_of_a_probe_that_is_sent_twice_is_counted_for_itself() -> None:
+    twice = probe(same_salt_twice=True)
+    runs = [each for minute in range(3) for each in (sample(Verdict.PASS, minute), sample(Verdict.FAIL, minute, probe="sky-again"))]
+    [finding] = found([twice], runs)
+    assert (finding.subject, finding.severity) == ("sky-again", Severity.PAGE)
+    assert found([probe()], runs) == []  # a probe of that name is not configured
+
+
+def test_a_probe_and_its_second_run_are_one_where_three_probes_must_fail_together() -> None:
+    many = [probe(same_salt_twice=True, repeats=9, require=1), replace(probe(), name="sea", repeats=9, require=1)]
+    runs = [sample(Verdict.FAIL, n, probe=name) for n in range(6) for name in ("sky", "sky-again", "sea")]
+    assert found(many, runs) == []
 
 
 def test_failures_against_a_stale_pin_page_nobody() -> None:
-    (found,) = judge_quality("t", [probe()], [sample(Verdict.FAIL, stale=True)] * 3, {})
-    assert found.severity is Severity.INFO
+    [finding] = found([probe()], [sample(Verdict.FAIL, stale=True)] * 3)
+    assert finding.severity is Severity.INFO
 
 
 def test_a_rising_share_of_near_ties_is_a_finding_of_its_own() -> None:
     ties = [sample(Verdict.NEAR_TIE)] * 5
     assert judge_near_ties("t", [sample(Verdict.PASS)] * 45 + ties) is None
-    found = judge_near_ties("t", [sample(Verdict.PASS)] * 15 + ties)
-    assert found is not None
-    assert found.kind is Kind.NEAR_TIES
+    rising = judge_near_ties("t", [sample(Verdict.PASS)] * 15 + ties)
+    assert rising is not None
+    assert rising.kind is Kind.NEAR_TIES
+    assert [f.kind for f in found([probe()], [sample(Verdict.PASS)] * 15 + ties)] == [Kind.NEAR_TIES]
 
 
 # ---- the model shift
@@ -264,6 +382,12 @@ def test_the_tail_is_that_of_the_binomial_distribution() -> None:
     assert 0.4 < binomial_tail(20_000, 10_000, 0.5) < 0.6
 
 
+def test_pins_that_move_by_themselves_as_far_as_other_weights_would_move_them_say_nothing_instead_of_no() -> None:
+    shifts = {name: [0.72] * 3 for name in FIVE}
+    assert judge_shift(shifts, dict.fromkeys(FIVE, 1.5), FIVE).shifted is None
+    assert judge_shift(shifts, dict.fromkeys(FIVE, 0.3), FIVE).shifted is True
+
+
 @given(st.lists(st.floats(0.0, 0.02), min_size=36, max_size=36))
 def test_moves_within_twice_the_floor_never_alarm(values: list[float]) -> None:
     shifts = {f"p{i}": values[3 * i : 3 * i + 3] for i in range(12)}
@@ -273,8 +397,19 @@ def test_moves_within_twice_the_floor_never_alarm(values: list[float]) -> None:
 def test_a_shift_needs_samples_that_had_the_server_to_themselves() -> None:
     pins = {1: pin(replace(output(*WORDS), count=5), noise=0.001)}
     moved = [sample(Verdict.PASS, r, probe=f"p{i}", logprob_shift=0.5) for i in range(6) for r in range(3)]
-    found = judge_model_shift("t", moved, pins)
-    assert found is not None
-    assert found.evidence["probes"] == 6
-    crowded = [replace(s, other_generation_tokens=50.0) for s in moved]
-    assert judge_model_shift("t", crowded, pins) is None
+    shifted = judge_model_shift("t", moved, pins)
+    assert shifted is not None
+    assert shifted.evidence["probes"] == 6
+    own = [replace(probe(), name=f"p{i}") for i in range(6)]
+    assert found(own, moved, pins) == [shifted]
+    for fields in ({"other_generation_tokens": 50.0}, {"other_generation_tokens": None, "running": None}, {"stale": True}):
+        others = [replace(s, **fields) for s in moved]  # type: ignore[arg-type]
+        assert judge_model_shift("t", others, pins) is None
+        assert found(own, others, pins) == []
+
+
+def test_the_two_runs_with_one_salt_are_one_witness_of_a_shift() -> None:
+    pins = {1: pin(replace(output(*WORDS), count=5), noise=0.001)}
+    twice = [replace(probe(), name=f"p{i}", same_salt_twice=True) for i in range(3)]
+    moved = [sample(Verdict.PASS, r, probe=each.name, logprob_shift=0.5) for each in with_second_runs(twice) for r in range(3)]
+    assert found(twice, moved, pins) == []

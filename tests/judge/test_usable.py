@@ -21,12 +21,28 @@ def rate(found: list[Sample], before: list[Sample] | None = None, **phrases: tup
     return usable(found, before or [], phrases)[KEY]
 
 
+@pytest.mark.parametrize("text", ["I’m sorry, but I cannot do that.", "I can't help you there."])
+def test_a_refusal_is_known_from_what_stands_after_its_beginning(text: str) -> None:
+    assert is_refusal(text)
+
+
 @pytest.mark.parametrize("text", [SORRY, "As an AI language model, I …", "I don’t have enough information to say.", "i'm unable to"])
 def test_refusals_are_known_by_their_words_however_they_are_written(text: str) -> None:
     assert is_refusal(text)
 
 
-@pytest.mark.parametrize("text", ["It has an air conditioner.", "Paris is the capital of France.", "", "has an AI, too"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It has an air conditioner.",
+        "Paris is the capital of France.",
+        "",
+        "has an AI, too",
+        "I can't help but admire this.",
+        "I cannot help noticing the rhyme.",
+        "I'm sorry, but I can only see one",
+    ],
+)
 def test_what_only_looks_like_one_is_none(text: str) -> None:
     assert not is_refusal(text)
 

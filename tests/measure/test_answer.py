@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.measure.answer import Answer, AnswerReader, error_message, shortened
+from monitor.measure.answer import LONGEST_ANSWER, Answer, AnswerReader, error_message, figure, observed, shortened
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-0.32.0"
 ROLE = {"role": "assistant", "content": ""}
@@ -168,3 +168,61 @@ def test_bytes_of_a_server_become_one_short_printable_line() -> None:
     assert line.isprintable()
     assert len(line) == 120
     assert line.startswith("<html> [31m")
+
+
+# ---- what no server should send
+
+
+ODD = ["-0.1", None, True, [], float("nan"), float("inf"), float("-inf"), 10**400, 2**53]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_what_is_no_finite_number_is_no_figure(value: Any) -> None:
+    assert figure(value) is None
+
+
+@pytest.mark.parametrize("value", [*ODD[:-2], {}])
+def test_log_probabilities_that_are_no_numbers_are_unknown_and_alternatives_without_any_are_left_out(value: Any) -> None:
+    entry = {"token": "a", "logprob": value, "top_logprobs": [{"token": "b", "logprob": value}, {"token": "c", "logprob": -1}]}
+    plain = {"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"b": value, "c": -1}]}
+    for answer in (read(chunk({"content": "a"}, logprobs={"content": [entry]})), read({"choices": [{"text": "a", "logprobs": plain}]})):
+        (token,) = observed(answer).tokens
+        assert (token.token, token.logprob, token.top) == ("a", None, {"c": -1.0})
+
+
+def test_names_of_a_server_are_short_and_printable() -> None:
+    odd = {"choices": [{"finish_reason": "\x1b[2J" + "s" * 1000}], "system_fingerprint": "\ud83d\n" + "f" * 1000}
+    answer = read(odd)
+    for name in (answer.finish_reason, answer.system_fingerprint):
+        assert name is not None
+        assert name.isprintable()
+        assert len(name) == 200
+        name.encode()
+
+
+def test_half_a_surrogate_and_a_nul_in_text_and_tokens_become_a_mark() -> None:
+    entry = {"token": "\x00\ud83d", "logprob": -0.1, "top_logprobs": []}
+    answer = read(chunk({"content": "a\x00\ud83d"}, logprobs={"content": [entry]}))
+    assert (answer.text, observed(answer).tokens[0].token) == ("a\ufffd\ufffd", "\ufffd\ufffd")
+
+
+def test_token_ids_that_no_database_keeps_are_left_out() -> None:
+    assert read(chunk({"content": "a"}, token_ids=[7, -1, True, 2**60, 10**400, "8"])).token_ids == [7]
+
+
+def test_an_answer_without_end_is_malformed_and_not_kept_whole() -> None:
+    answer = read(*[chunk({"content": "x" * 400_000})] * 9)
+    assert answer.malformed == "the answer goes on after 1,000,000 characters; the rest was not read"
+    assert len(answer.text) <= LONGEST_ANSWER + 400_000
+
+
+def test_a_tool_call_is_an_answer_with_its_arguments_as_text() -> None:
+    call = chunk({"tool_calls": [{"function": {"name": "city", "arguments": '{"name": "Paris"}'}}]})
+    assert observed(read(call)).text == 'city{"name": "Paris"}'
+
+
+def test_an_error_whose_message_is_no_text_is_an_error_without_one() -> None:
+    nested: Any = "x"
+    for _ in range(900):
+        nested = [nested]
+    assert error_message({"error": {"message": nested}}) == "an error without a message"

@@ -168,3 +168,65 @@ async def test_a_key_that_no_header_can_carry_fails_without_being_shown(standin:
             await api.models(http)
     assert "sk-4f1d" not in str(told.value)
     assert told.value.__cause__ is None
+
+
+# ---- what no server should send
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"count": 3, "tokens": 5},
+        {"count": 3, "tokens": None},
+        {"count": 3, "tokens": [True, "1", 10**400, -1]},
+        {"count": 3, "max_model_len": 10**400},
+    ],
+)
+async def test_token_ids_of_another_shape_are_unknown(body: Any) -> None:
+    async with answering(body) as http:
+        assert await api.tokenize(http, {}) == api.Tokens(3, (), None)
+
+
+@pytest.mark.parametrize("count", [True, -1, 10**400, "3", None])
+async def test_a_count_that_is_none_is_refused(count: Any) -> None:
+    async with answering({"count": count}) as http:
+        with pytest.raises(api.ServerRefusedError, match="without a count"):
+            await api.tokenize(http, {})
+
+
+async def test_names_of_models_are_texts_that_can_be_kept() -> None:
+    cards = [{"id": {"a": 1}}, {"id": None}, {"id": "m\ud83d\x00", "root": ["x"], "max_model_len": 10**400}]
+    async with answering({"data": cards}) as http:
+        assert await api.models(http) == (api.ModelCard("m\ufffd\ufffd", None, None, None),)
+
+
+async def test_a_servers_own_words_are_told_short_and_printable() -> None:
+    async with answering({"error": {"message": "\x1b[2J\n" + "x" * 1_000_000}}, 500) as http:
+        with pytest.raises(api.ServerRefusedError) as told:
+            await api.version(http)
+    assert str(told.value).isprintable()
+    assert len(str(told.value)) < 400
+    cards = tuple(api.ModelCard(f"\x1b[2J{n}" + "x" * 1000, str(n), None, None) for n in range(1000))
+    with pytest.raises(api.SeveralModelsError) as several:
+        api.the_one_model("http://server", cards)
+    assert str(several.value).isprintable()
+    assert len(str(several.value)) < 2000
+
+
+async def test_an_answer_that_drips_for_ever_is_given_up_when_its_time_is_over() -> None:
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=drip()))
+    async with httpx.AsyncClient(base_url="http://server", transport=transport) as http:
+        with pytest.raises(api.ServerUnreachableError, match=r"no answer to /version within 0\.2 s"):
+            await api.get_json(http, "/version", timeout_s=0.2)
+
+
+async def test_an_answer_that_is_a_flood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "LONGEST_BODY", 1 << 20)
+    async with answering(b"[" + b"1," * (1 << 20)) as http:
+        with pytest.raises(api.ServerRefusedError, match="more than 1 MiB"):
+            await api.version(http)

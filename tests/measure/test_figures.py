@@ -197,3 +197,10 @@ def test_a_counters_growth_is_unknown_after_a_reset_or_without_a_reading(
     before: float | None, after: float | None, grown: float | None
 ) -> None:
     assert delta(before, after) == grown
+
+
+@pytest.mark.parametrize("value", [10**400, float("nan"), float("inf"), -1.0, "5", True, None, [], 1e300])
+def test_a_time_of_the_servers_that_is_none_is_unknown(value: Any) -> None:
+    told = answer(server_metrics={"queue_time_ms": value, "generation_time_ms": 5})
+    timing = server_timing(Outcome.OK, told, None, None)
+    assert (timing["queue_ms"], timing["decode_ms"], timing["server_timing"]) == (None, 5.0, "response")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -275,3 +276,42 @@ async def test_the_key_is_in_no_part_of_an_identity(standin: StandIn) -> None:
     async with client(standin.url, Secret(KEY)) as http:
         seen: Fingerprint = await read_identity(sources(http, url="http://gpu-box:8000"), PAGE)
     assert KEY not in repr(seen)
+
+
+# ---- what no server should send
+
+
+async def test_what_a_server_tells_of_itself_is_kept_printable_and_in_reason(remote: Sources, standin: StandIn) -> None:
+    standin.state.version = "0.32.0\x1b[2J\nroot"
+    standin.state.root = "\x00\x00" + "x" * 100_000
+    seen = await fields(remote)
+    assert seen["vllm_version"].value == "0.32.0\\x1b[2J root"
+    root = seen["model_root"].value
+    assert root.startswith('"\ufffd\ufffdxxx')
+    assert len(root) < 300
+    standin.state.root += "y"
+    assert (await fields(remote))["model_root"].value != root  # a change is still one
+    for field in seen.values():
+        json.dumps(field.value, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("value", ["²", "9" * 5000, "-1", "1e3"])
+async def test_a_cache_figure_of_another_shape_is_unknown(value: str, remote: Sources) -> None:
+    page = replace(PAGE, cache_config={"num_gpu_blocks": value, "kv_cache_size_tokens": value})
+    assert (await fields(remote, page))["num_gpu_blocks"].value is None
+
+
+async def test_a_model_root_that_no_folder_can_have_is_no_folder(local: Sources, standin: StandIn) -> None:
+    standin.state.root = "/" + "x" * 5000
+    assert (await fields(local))["model_hash"].value is None
+    standin.state.root = "/" + "x" * 300
+    assert (await fields(local))["model_hash"].value is None
+
+
+async def test_the_reason_why_a_field_is_unknown_is_short_and_printable(remote: Sources) -> None:
+    error = {"error": {"message": "\x1b[2J" + "x" * 100_000}}
+    async with httpx.AsyncClient(base_url="http://s", transport=httpx.MockTransport(lambda _: httpx.Response(500, json=error))) as http:
+        seen = await fields(replace(remote, http=http))
+    reason = seen["vllm_version"].reason or ""
+    assert reason.isprintable()
+    assert len(reason) <= 300

@@ -120,3 +120,9 @@ def test_weights_whose_blob_is_gone_are_told_and_not_hashed_without(model: Path)
     (model / "model-00003.safetensors").symlink_to(model / "gone")
     with pytest.raises(ModelFilesError, match="cannot be read"):
         read_model_files(model)
+
+
+@pytest.mark.parametrize("config", ["[" * 100_000, '{"quantization_config": {"bits": NaN}}'])
+def test_a_config_json_that_no_reader_takes_raises_nothing_and_is_the_same_at_the_next_look(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert read_model_files(tmp_path) == read_model_files(tmp_path)

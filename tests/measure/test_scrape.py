@@ -208,3 +208,24 @@ async def test_a_page_that_breaks_off_is_unreadable(body: bytes) -> None:
     async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=body))) as http:
         page = await MetricsPage(http, "http://server/metrics").read()
     assert (page.state, figures(page)) == ("unreadable", {})
+
+
+@pytest.mark.parametrize("charset", ["hex", "zlib", "bz2", "rot13", "utf-7", "undefined", "idna", "\u00e4"])
+async def test_a_charset_that_is_none_costs_the_page_at_most(charset: str) -> None:
+    headers = {"Content-Type": f"text/plain; charset={charset}".encode("latin-1")}
+    content = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=list(headers.items()), content=content))
+    async with httpx.AsyncClient(transport=transport) as http:
+        page = await MetricsPage(http, "http://server/metrics").read()
+    assert page.state in {"ok", "unreadable"}
+
+
+@pytest.mark.parametrize("start", ["1e18", "-1", "253402300800"])
+def test_a_start_that_no_calendar_has_is_unknown(start: str) -> None:
+    page = parse_page(f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start}\n", datetime.now(UTC))
+    assert page.process_start_s is None
+
+
+def test_counters_whose_sum_no_float_holds_are_unknown() -> None:
+    lines = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1e308\n' for n in range(9))
+    assert parse_page(f"# TYPE vllm:num_requests_running gauge\n{lines}", datetime.now(UTC)).running is None

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, Prompt, Speech, Wish, chat_ids, prompt_of
-from monitor.simulate.phrases import SHIPPED, SURE, WITHOUT_BOS
+from monitor.simulate.logprobs import Scored
+from monitor.simulate.phrases import NEW_WEIGHTS, SHIPPED, SURE, WITHOUT_BOS
+from monitor.simulate.vocabulary import BOS
 
 CANARIES = json.loads((Path(__file__).parent.parent / "vllm/model/canaries.json").read_text())
 CERTAIN = {c["prompt"]: c["expected"][0] for c in CANARIES if len(c["expected"]) == 1}
@@ -74,10 +76,11 @@ def test_int4_keeps_every_sure_text_moves_log_probabilities_and_turns_one_near_t
     assert turned == ["Pick a fruit."]
 
 
-def test_new_weights_move_log_probabilities_and_change_one_answer() -> None:
+def test_new_weights_change_some_answers_and_move_log_probabilities_further_than_four_bits_do() -> None:
     changed = [q for q in CERTAIN if text(said(q, "new-weights")) != text(said(q))]
-    assert changed == ["Name the three primary colours."]
-    assert shift("What is the capital of France?", "new-weights") > 0.1
+    assert sorted(changed) == sorted(NEW_WEIGHTS)
+    assert 3 <= len(changed) < len(CERTAIN) / 2
+    assert max(shift(q, "int4") for q in CERTAIN) < min(shift(q, "new-weights") for q in CERTAIN if q not in changed)
 
 
 def test_without_the_beginning_of_text_token_prompts_are_one_token_shorter_and_answers_wrong() -> None:
@@ -135,9 +138,56 @@ def test_prompt_log_probabilities_agree_with_those_of_the_same_text_generated() 
     prompt = prompt_of((*asked(question).ids, *answer))
     scores = model.prompt_scores(prompt, 1)
     assert scores[0] is None
-    assert [place[0] for place in scores[-2:]] == generated
-    assert all(place[0].logprob < -5 for place in scores[1:-2])
+    assert [first(place) for place in scores[-2:]] == generated
+    assert all(first(place).logprob < -5 for place in scores[1:-2])
     assert text(model.speak(prompt, Wish(5), 1)) == ""  # nothing is left to say
+
+
+def first(place: tuple[Scored, ...] | None) -> Scored:
+    """The token itself."""
+    assert place is not None
+    return place[0]
+
+
+def streamed_and_scored(prompt: Prompt, wish: Wish, model: LanguageModel | None = None, batch: int = 1) -> tuple[list[float], list[float]]:
+    """Log-probabilities of an answer's tokens as the stream brings them, and as they are when the answer is sent as part of the prompt."""
+    model = model or LanguageModel()
+    tokens = model.speak(prompt, wish, batch).tokens
+    streamed = [model.scores(prompt, place, token, batch)[0].logprob for place, token in enumerate(tokens)]
+    scored = model.prompt_scores(prompt_of((*prompt.ids, *tokens)), 5)[len(prompt.ids) :]
+    return streamed, [first(place).logprob for place in scored]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("wish", [Wish(200), Wish(4), Wish(64, ignore_eos=True), Wish(64, min_tokens=30)], ids=str)
+def test_an_answer_is_scored_as_it_was_said_down_to_its_end(variant: str, wish: Wish) -> None:
+    model = LanguageModel(variant)
+    for question in (*CERTAIN, *TIES, "Something nobody taught"):
+        streamed, scored = streamed_and_scored(asked(question, variant), wish, model)
+        assert scored == streamed
+
+
+@pytest.mark.parametrize("question", ["What is the capital of France?", "Pick a fruit.", "A letter that begins with: Dear canary,"])
+def test_a_plain_text_and_the_answer_to_it_are_told_apart_where_no_template_does(question: str) -> None:
+    streamed, scored = streamed_and_scored(prompt_of((BOS, *VOCABULARY.encode(question))), Wish(100))
+    assert scored == streamed
+
+
+def test_the_other_of_two_near_ties_is_scored_as_the_tie_it_is() -> None:
+    batch = next(size for size in range(2, 30) if text(said("Pick a fruit.", batch=size)) == "I pick the banana.")
+    streamed, scored = streamed_and_scored(asked("Pick a fruit."), Wish(20), batch=batch)
+    assert scored == pytest.approx(streamed, abs=0.1)
+
+
+def test_what_was_said_before_another_training_is_unlikely_where_the_answers_part_and_sure_from_there_on() -> None:
+    question, model = "What is the capital of France?", LanguageModel("new-weights")
+    prompt, before = asked(question), said(question).tokens
+    scores = model.prompt_scores(prompt_of((*prompt.ids, *before)), 5)[len(prompt.ids) :]
+    assert -4.0 < first(scores[0]).logprob < -1.0
+    assert first(scores[0]).rank > 1
+    assert all(first(place).logprob > -1.0 for place in scores[1:])
+    beside = model.scores(prompt, 0, said(question, "new-weights").tokens[0], 1)
+    assert before[0] in [scored.token for scored in beside]  # so that whoever judges can say how far apart they are
 
 
 def test_lengths_are_as_asked() -> None:

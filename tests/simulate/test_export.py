@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.config import Settings, load_probes, shipped_probes_dir
+from monitor.judge.shift import LEAST_REPEATS, NOISE_FLOOR_NAT
 from monitor.model import SAMPLE_FIELDS, Outcome, Phase, Verdict
 from monitor.simulate import records
 from monitor.simulate.assemble import make_world, switch
@@ -20,6 +22,7 @@ from monitor.simulate.leap import LeapingWorld
 from monitor.simulate.shipped import shipped_probes
 from monitor.simulate.world import World
 from monitor.store import tables
+from monitor.store.pinfile import from_yaml
 
 Rows = list[dict[str, str]]
 
@@ -183,6 +186,40 @@ def test_leaps_change_nothing_but_the_work(scenario: str) -> None:
     assert story(LeapingWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
 
 
+def test_beside_the_samples_lie_the_pins_they_are_judged_by_as_pins_export_writes_them(tmp_path: Path) -> None:
+    done = export(tmp_path / "h.csv", 0.3)
+    assert done.pins_file == tmp_path / "h.pins.yaml"
+    rows, found = rows_of(done.file), from_yaml(done.pins_file.read_text(), "h.pins.yaml")
+    assert {pin.probe for pin in found} == {row["probe"] for row in rows if row["pin"]}
+    for pin in found:
+        of_probe = [row for row in rows if row["probe"] == pin.probe]
+        assert {(row["target"], row["fingerprint"], row["output"]) for row in of_probe} == {
+            (pin.target, pin.fingerprint, pin.outputs[0].text)
+        }
+        assert {row["prompt_tokens"] for row in of_probe} == {str(pin.prompt_tokens)}
+        assert pin.repeats >= LEAST_REPEATS
+        assert 0 < (pin.noise_nat or 0) < NOISE_FLOOR_NAT
+
+
+@pytest.mark.parametrize(("scenario", "found"), [("calm", set()), ("int4", {"log-probabilities"}), ("new-weights", None)])
+def test_from_the_file_and_its_pins_a_backtest_finds_the_change_of_the_model(
+    scenario: str, found: set[str] | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = export(tmp_path / "h.csv", 2.0, scenario=scenario)
+    main(["backtest", str(done.file), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    quality = {i["subject"] for i in told["incidents"] if (i["kind"], i["cause"]) == ("quality", "answers_changed")}
+    if found is None:
+        assert {"chat-short", "extraction-json", "coding", "log-probabilities"} <= quality
+    else:
+        assert quality == found
+    done.pins_file.unlink()
+    main(["backtest", str(done.file), "--json"])
+    without = json.loads(capsys.readouterr().out)
+    assert not [i for i in without["incidents"] if i["subject"] == "log-probabilities"]
+    assert [note for note in without["notes"] if "h.pins.yaml is not there" in note]
+
+
 def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def limits(*options: str) -> list[str]:
         file = tmp_path / "h.csv"
@@ -203,6 +240,13 @@ def test_a_scenario_that_would_never_begin_is_one_sentence_and_exit_code_2(
 ) -> None:
     assert main(["simulate", "--export", str(tmp_path / "h.csv"), "--hours", "0.3", "--onset", onset]) == 2
     assert f"the scenario would begin after {float(onset):g} h, but the history has 0.3 h" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--hours", "--thermal-speed"])
+@pytest.mark.parametrize("value", ["inf", "nan", "0"])
+def test_a_history_without_an_end_is_refused(option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--export", str(tmp_path / "h.csv"), option, value]) == 2
+    assert "--thermal-speed and --hours must be numbers above 0" in capsys.readouterr().err
 
 
 def test_an_onset_without_an_export_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,11 @@ import pytest
 
 from monitor.config import Settings, load_probes, shipped_probes_dir
 from monitor.judge.gate import judge_gate
+from monitor.judge.pinned import shift_between
 from monitor.judge.pinning import noise_of, outputs_of
 from monitor.judge.shift import NOISE_FLOOR_NAT
 from monitor.model import ObservedAnswer, Outcome, Pin, Probe, TokenLogprob
-from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel
+from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, prompt_of
 from monitor.simulate.asking import Asking
 from monitor.simulate.assemble import make_world
 from monitor.simulate.export import EPOCH, export
@@ -128,15 +129,16 @@ def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "verdict", "moved"), [("int4", "pass", (0.3, 1.5)), ("new-weights", "pass", (0.3, 1.5)), ("lost-bos", "fail", None)]
+    ("scenario", "verdicts", "moved"),
+    [("int4", {"pass"}, (0.3, 1.0)), ("new-weights", {"pass", "fail"}, (1.5, 5.0)), ("lost-bos", {"fail"}, None)],
 )
 def test_other_weights_move_log_probabilities_and_a_lost_token_fails(
-    scenario: str, verdict: str, moved: tuple[float, float] | None, tmp_path: Path
+    scenario: str, verdicts: set[str], moved: tuple[float, float] | None, tmp_path: Path
 ) -> None:
     samples, _ = written(tmp_path, 0.5, scenario=scenario)
     after = [row for row in samples if row["started_at"] > "2026-01-05T00:16" and row["pin"] and row["outcome"] == "ok"]
     assert after
-    assert {row["verdict"] for row in after} == {verdict}
+    assert {row["verdict"] for row in after} == verdicts
     shifts = [float(row["logprob_shift"]) for row in after if row["logprob_shift"]]
     if moved is None:
         assert not shifts  # another prompt: there is nothing to compare
@@ -144,6 +146,14 @@ def test_other_weights_move_log_probabilities_and_a_lost_token_fails(
     else:
         assert moved[0] < min(shifts) <= max(shifts) < moved[1]
         assert {row["stale"] for row in after} == {"False"}  # nothing that can be seen from outside has changed
+
+
+def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_served(tmp_path: Path) -> None:
+    samples, _ = written(tmp_path, 2.0, scenario="new-weights")
+    other = [row for row in samples if row["first_divergence"]]
+    assert {row["probe"] for row in other} == {"chat-short", "chat-uncapped", "coding", "extraction-json"}
+    assert {bool(row["logprob_shift"]) for row in other if row["other_generation_tokens"] in {"0", "0.0"}} == {True}
+    assert {bool(row["logprob_shift"]) for row in other if row["other_generation_tokens"] not in {"0", "0.0"}} == {False}
 
 
 def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) -> ObservedAnswer:
@@ -156,6 +166,17 @@ def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) ->
         top = {str(scored.token): scored.logprob for scored in ranked}
         tokens.append(TokenLogprob(str(token), ranked[0].logprob, top))
     return ObservedAnswer("".join(speech.texts), tuple(tokens), speech.tokens, speech.reason, len(prompt.ids))
+
+
+def scored(model: LanguageModel, probe: ShippedProbe, world: World, pin: Pin) -> ObservedAnswer:
+    """What the daemon would observe if it had the pinned answer scored."""
+    prompt, output = probe.prompt(world.identity, model.variant), pin.outputs[0]
+    places = model.prompt_scores(prompt_of((*prompt.ids, *output.token_ids)), probe.logprobs)[len(prompt.ids) :]
+    tokens = []
+    for token, ranked in zip(output.tokens, places, strict=True):
+        assert ranked is not None
+        tokens.append(TokenLogprob(token, ranked[0].logprob, {str(s.token): s.logprob for s in ranked[1:]}))
+    return ObservedAnswer(output.text, tuple(tokens), output.token_ids)
 
 
 def pin_of(probe: Probe, answers: Sequence[ObservedAnswer]) -> Pin:
@@ -181,7 +202,10 @@ def test_the_judging_is_that_of_the_daemon(variant: str) -> None:
             state, prompt = asking.prompt(probe)
             ours = asking.judged(probe, state, prompt, asking.speech(probe, state, prompt, batch))
             assert (ours.verdict, ours.first_divergence) == (theirs.verdict.value, theirs.first_divergence)
-            assert ours.shift_nat == (None if theirs.logprob_shift is None else pytest.approx(theirs.logprob_shift))
+            shift = theirs.logprob_shift
+            if theirs.first_divergence is not None:
+                shift = shift_between(pin.outputs[0], scored(LanguageModel(variant, 3), probe, world, pin))
+            assert ours.shift_nat == (None if shift is None else pytest.approx(shift))
 
 
 def test_the_texts_of_different_tokens_are_different() -> None:

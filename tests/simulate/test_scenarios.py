@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from monitor.cli import main
 from monitor.model import Cause, Kind
 from monitor.simulate.assemble import make_world, switch
 from monitor.simulate.card import Card
+from monitor.simulate.kinds import CAUSES, KINDS
 from monitor.simulate.leap import LeapingWorld
 from monitor.simulate.scenario import ONE_SHOT, Play, load, names, parse
 from monitor.simulate.timeline import ScenarioError
-from monitor.simulate.world import World
+from monitor.simulate.world import SettingError, World
 
 PROMISED = [
     "calm", "batch-job", "heat", "memory-heat", "hot-room", "power-cap", "power-brake", "hidden-limit", "driver-update",
@@ -253,6 +255,11 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
         ("about: x\ntimeline: soon", "story.yaml:2: timeline must be a list of entries with `at` and `set` or `ramp`"),
         ("about: x\npace: slow", "story.yaml:2: pace is 'slow'; it can be heat, or be left out"),
         ("about: x\nraises: {cause: heat}", "story.yaml:2: raises needs a kind"),
+        ("about: x\nraises: {kind: thermall}", "story.yaml:2: thermall is no kind that can be reported; did you mean thermal?"),
+        (
+            "about: x\nraises:\n  kind: speed\n  cause: nope",
+            f"story.yaml:4: nope is no cause that can be reported; it is one of: {', '.join(Cause)}",
+        ),
         ("about: x\nabout: y", "story.yaml:2: about stands here a second time; keep one of them"),
         ("- a\n- b", "story.yaml:1: a scenario must be a block of `key: value` lines"),
     ],
@@ -262,6 +269,38 @@ def test_a_file_that_cannot_be_played_is_told_with_its_line(text: str, told: str
         parse(text, "story.yaml", "story", ("a", "b", "card.cooling"))
     assert str(failure.value) == told
     assert failure.value.exit_code == 2
+
+
+def test_the_kinds_and_causes_that_a_file_may_name_are_those_of_the_closed_lists() -> None:
+    assert sorted(KINDS) == sorted(kind.value for kind in Kind)
+    assert sorted(CAUSES) == sorted(cause.value for cause in Cause)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("set: {traffic.rate_per_s: .inf}", "traffic.rate_per_s cannot be inf: input should be less than or equal to 1000"),
+        ("set: {traffic.rate_per_s: -1}", "traffic.rate_per_s cannot be -1: input should be greater than or equal to 0"),
+        ("set: {answers: int5}", "answers cannot be 'int5'; it is one of: healthy, int4, new-weights, lost-bos"),
+        ("set: {restart: .inf}", "restart cannot be inf; it is true, or the seconds that it takes, 1,000,000 at most"),
+        ("ramp: {card.cooling: .nan}, over: 1m", "card.cooling cannot be nan: input should be less than or equal to 1000"),
+        ("ramp: {max_num_seqs: 4}, over: 1m", "max_num_seqs cannot be 4.0: input should be a valid integer"),
+    ],
+)
+def test_a_value_that_cannot_be_set_is_told_with_its_line_before_the_story_begins(change: str, told: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"about: mine\ntimeline:\n  - {{at: 1h, {change}}}\n")
+    with pytest.raises(ScenarioError) as failure:
+        switch(world(), str(mine))
+    assert str(failure.value) == f"{mine}:3: {told}"
+
+
+@pytest.mark.parametrize("value", [inf, -inf, nan, 1e300, -1e300])
+def test_no_setting_takes_a_number_that_nothing_can_be_worked_out_with(value: float) -> None:
+    made = world()
+    for name in made.settable:
+        with pytest.raises(SettingError):
+            made.set(name, value)
 
 
 def test_broken_yaml_is_told_with_its_line() -> None:

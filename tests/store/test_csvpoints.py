@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from histories import NOON, a_sample
@@ -193,6 +195,168 @@ def test_readings_that_cannot_be_right_are_refused_too(lines: list[str], told: s
     with pytest.raises(CsvError, match=r"past\.csv") as error:
         readings(written(tmp_path, *lines))
     assert told in str(error.value)
+
+
+def minutes(header: str, *rows: str, every_s: float = 60.0) -> list[str]:
+    """Lines of a file with a sample every minute."""
+    return [f"started_at,{header}", *(f"{(NOON + timedelta(seconds=n * every_s)).isoformat()},{row}" for n, row in enumerate(rows))]
+
+
+MS_A_TOKEN = [f"{gap * (1 + n % 3 / 500):g},128,100,{100 + 127 * gap:g},{gap}" for n, gap in enumerate([25] * 60 + [35] * 40)]
+NEAR_THE_CROSSING = [f"{gap:g},128,100,{100 + 127 * gap:g}" for gap in (30.4 + n % 25 / 10 for n in range(200))]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "told"),
+    [
+        pytest.param("ttft_ms,e2e_ms", ["200000,1500000"] * 50, "column e2e_ms: is 1.5e+06, so 1,500 s, where", id="times in microseconds"),
+        pytest.param("ttft_ms", ["200000"] * 50, "the samples of its probe are 60 s apart; it looks like microseconds", id="ttft in us"),
+        pytest.param("ttft_ms", ["200000000"] * 50, "column ttft_ms: is 2e+08, as in most of the file", id="ttft in nanoseconds"),
+        pytest.param("ttft_ms,e2e_ms", ["200000,1500"] * 50, "no answer ends before its first token", id="ttft in us, e2e in ms"),
+        pytest.param("ttft_ms", ["0.2"] * 60 + ["3"] * 20, "is 0.2, as in much of the file; it looks like seconds", id="ttft in seconds"),
+        pytest.param("ttft_ms", ["0.2"] * 40 + ["3"] * 60, "looks like seconds", id="mostly a regression, in seconds"),
+        pytest.param("ttft_ms,e2e_ms", ["200,1.5"] * 50, "no answer ends before its first token", id="e2e in seconds"),
+        pytest.param("completion_tokens,ttft_ms,e2e_ms", ["128,2,4"] * 50, "column e2e_ms: is 4 for 128 tokens", id="seconds"),
+        pytest.param(
+            "decode_tok_s,completion_tokens,ttft_ms,e2e_ms", ["50,201,5,9000"] * 50, "column ttft_ms: is 5 where 5,000 ms", id="5 s"
+        ),
+        pytest.param("ttft_ms,prefill_ms", ["40,25000"] * 50, "column prefill_ms: is 25000 and a part of ttft_ms", id="prefill in us"),
+        pytest.param("prefill_ms", ["0.03"] * 50, "column prefill_ms: is 0.03", id="prefill in seconds"),
+        pytest.param("decode_tok_s,itl_p50_ms", ["80,12500"] * 50, "column itl_p50_ms: is 12500 beside", id="gaps in microseconds"),
+        pytest.param("decode_tok_s,itl_p50_ms", ["80,0.0125"] * 50, "column itl_p50_ms: is 0.0125 beside", id="gaps in seconds"),
+        pytest.param(
+            "decode_tok_s,completion_tokens,ttft_ms,e2e_ms,itl_p50_ms", MS_A_TOKEN, "milliseconds a token: write 1000 over it", id="25 ms"
+        ),
+        pytest.param(
+            "decode_tok_s,completion_tokens,ttft_ms,e2e_ms", NEAR_THE_CROSSING, "milliseconds a token: write 1000 over it", id="31.6 ms"
+        ),
+        pytest.param("decode_tok_s", ["0.025"] * 50, "column decode_tok_s: is 0.025, as in much", id="seconds a token"),
+        pytest.param("sm_clock_mhz", ["1.98"] * 50, "column sm_clock_mhz: is 1.98, as in", id="GHz"),
+        pytest.param("mem_clock_mhz", ["10.5"] * 50, "looks like GHz; the column is in MHz: multiply by 1,000", id="memory in GHz"),
+        pytest.param("gpu_temp_c", ["140"] * 50, "looks like degrees Fahrenheit", id="Fahrenheit"),
+        pytest.param("power_w", ["0.42"] * 50, "looks like kilowatts", id="kilowatts"),
+        pytest.param("vram_used_mib", ["70.5"] * 50, "looks like GiB", id="GiB"),
+        pytest.param("e2e_ms,throttle_thermal_ms", ["1500,40000000"] * 50, "a counter since the driver was loaded", id="a counter"),
+    ],
+)
+def test_a_column_in_another_unit_is_refused_for_what_most_of_the_file_shows(
+    header: str, rows: Sequence[str], told: str, tmp_path: Path
+) -> None:
+    assert any(told in problem for problem in refused(written(tmp_path, *minutes(header, *rows))))
+
+
+ANSWER = "ttft_ms,e2e_ms,decode_tok_s,completion_tokens"
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "every_s"),
+    [
+        pytest.param(ANSWER, ["60000,102333,3,128"] * 50, 120, id="a large model on a CPU"),
+        pytest.param(ANSWER, ["900000,1743333,0.15,128"] * 50, 30, id="a huge one, overlapping"),
+        pytest.param(ANSWER, ["2,319.5,400,128"] * 50, 60, id="a tiny model"),
+        pytest.param(ANSWER, ["2,65.5,2000,128"] * 50, 60, id="the fastest"),
+        pytest.param(ANSWER, [f"100,{100 + 127000 / r:g},{r * 1.02:g},128" for r in (31, 31.6, 32.3)] * 20, 60, id="31.6 tokens a second"),
+        pytest.param("decode_tok_s,itl_p50_ms,spec_acceptance", ["60,60,0.7"] * 50, 60, id="chunks of several tokens"),
+        pytest.param("decode_tok_s,itl_p50_ms", ["90,0.02", "90,33", "90,0.01"] * 20, 60, id="chunks that come together"),
+        pytest.param("ttft_ms", ["60000"] * 50, 60, id="a first token after a minute"),
+        pytest.param("ttft_ms,e2e_ms", ["60000,90000"] * 50, 0.5, id="a load test with many clients"),
+        pytest.param("ttft_ms,e2e_ms", ["1990,1991"] * 50, 60, id="an answer that a proxy held back"),
+        pytest.param("ttft_ms,e2e_ms,completion_tokens", ["1990,1991,128"] * 50, 60, id="the same with tokens"),
+        pytest.param("sm_clock_mhz,power_w,vram_used_mib", ["100,1.2,4"] * 45 + ["1400,35,6000"] * 6, 60, id="a laptop at rest"),
+        pytest.param("sm_clock_mhz,gpu_temp_c,gpu_mem_temp_c,power_w", ["3500,92,108,1200"] * 50, 60, id="a hot and fast card"),
+        pytest.param("power_w,sm_clock_mhz,queue_ms,ttft_ms", ["0,0,0,0"] * 50, 60, id="nothing but noughts"),
+        pytest.param("e2e_ms,throttle_thermal_ms", ["1500,0"] * 49 + ["1500,40000000"], 60, id="a counter that was reset once"),
+        pytest.param("e2e_ms,throttle_thermal_ms", ["1500,58000"] * 50, 60, id="throttled between two polls of an exporter"),
+        pytest.param("ttft_ms,prefill_ms,queue_ms", ["2.5,1.1,0.01"] * 50, 60, id="a short prefill"),
+    ],
+)
+def test_what_is_very_slow_very_fast_or_odd_but_real_is_read(header: str, rows: Sequence[str], every_s: float, tmp_path: Path) -> None:
+    assert len(points(written(tmp_path, *minutes(header, *rows, every_s=every_s)))) == len(rows)
+
+
+def test_one_odd_rate_is_an_odd_rate_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csvtable, "CHUNK", 50)
+    rows = ["100,128,100,1370,ok"] * 50 + ["400,128,100,1370,ok"] + [",,,2000,queue_cap"] * 20
+    header = "decode_tok_s,completion_tokens,ttft_ms,e2e_ms,outcome"
+    assert len(points(written(tmp_path, *minutes(header, *rows)))) == 71
+
+
+def test_the_bulk_of_a_long_file_decides_whatever_its_beginning_is_like(tmp_path: Path) -> None:
+    rows = ["1.9"] * 300 + ["1980"] * 1500
+    assert len(points(written(tmp_path, *minutes("sm_clock_mhz", *rows)))) == 1800
+    assert "looks like GHz" in refused(written(tmp_path, *minutes("sm_clock_mhz", *reversed(rows), *["1.9"] * 1500)))[0]
+
+
+def test_times_that_may_be_microseconds_are_said_where_nothing_tells(tmp_path: Path) -> None:
+    told = notes(written(tmp_path, *minutes("ttft_ms", *["40000"] * 9)))
+    assert any("ttft_ms is 40,000 in the middle, which is 40 s" in note for note in told)
+    known = written(tmp_path, *minutes(ANSWER, *["40000,82333,3,128"] * 9))
+    assert not any("microseconds" in note for note in notes(known))
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["started_at", "1969-12-31T23:59:59Z"], ":2: column started_at: is '1969-12-31T23:59:59Z'; a time lies between 1970 and 2200"),
+        (["started_at", "9999-12-31T23:59:59-14:00"], "a time lies between 1970 and 2200"),
+        (["started_at,process_start", f"{FIRST},2200-01-01T00:00:00Z"], "column process_start: is '2200-01-01T00:00:00Z'; a time lies"),
+        (["started_at,stale", f"{FIRST},banana"], ":2: column stale: is 'banana'; it is true or false"),
+        (["started_at,other_generation_tokens", f"{FIRST},1e300"], "column other_generation_tokens: is 1e+300"),
+        (["started_at,priority", f"{FIRST},-1e300"], "column priority: is -1e+300"),
+    ],
+)
+def test_cells_that_no_server_has_are_one_problem_each(lines: list[str], told: str, tmp_path: Path) -> None:
+    [problem] = refused(written(tmp_path, *lines))
+    assert told in problem
+
+
+@pytest.mark.parametrize("column", ["priority", "ttft_ms", "other_generation_tokens", "pin", "logprob_shift"])
+def test_a_number_too_large_for_any_is_no_number(column: str, tmp_path: Path) -> None:
+    path = written(tmp_path, f"started_at,{column}", f"{FIRST},1e400", "2026-03-01T12:01:00Z,-1e400", "2026-03-01T12:02:00Z,3")
+    assert [getattr(point, column) for point in points(path)] == [None, None, 3]
+    assert any(f"2 cells of {column} are no finite number" in note for note in notes(path))
+
+
+def test_a_file_without_rows_says_so(tmp_path: Path) -> None:
+    assert any("holds no row" in note for note in notes(written(tmp_path, "started_at,ttft_ms")))
+
+
+def piped(folder: Path, lines: Sequence[str], name: str) -> Path:
+    """A pipe through which these lines come."""
+    pipe = folder / name
+    os.mkfifo(pipe)
+    Thread(target=written, args=(folder, *lines), kwargs={"name": name}, daemon=True).start()
+    return pipe
+
+
+@pytest.mark.parametrize("rows", [3, 1200])
+def test_a_pipe_is_read_whole_and_its_lines_are_told(rows: int, tmp_path: Path) -> None:
+    lines = minutes("ttft_ms", *(str(40 + n % 7) for n in range(rows)))
+    assert len(points(piped(tmp_path, lines, "good"))) == rows
+    [problem] = refused(piped(tmp_path, [*lines, "2026-03-10T12:00:00Z,slow"], "bad"))
+    assert problem == f":{rows + 2}: column ttft_ms: is 'slow', which is no number"
+
+
+def test_a_card_that_no_column_names_is_a_card_of_the_target(tmp_path: Path) -> None:
+    path = written(tmp_path, "started_at,gpu_temp_c,ttft_ms", f"{FIRST},61,40", "2026-03-01T12:01:00Z,,40")
+    assert [point.gpu_uuid for point in points(path)] == ["unnamed", None]
+    [(_, card)] = readings(written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61"))
+    assert card.uuid == "unnamed"  # type: ignore[attr-defined]
+    assert [point.gpu_uuid for point in points(written(tmp_path, "started_at,ttft_ms", f"{FIRST},40"))] == [None]
+
+
+def test_several_cards_that_are_not_named_cannot_be_told_apart(tmp_path: Path) -> None:
+    path = written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61", f"gpu,{FIRST},84")
+    with pytest.raises(CsvError, match="tell the cards apart by their UUIDs"):
+        readings(path)
+    apart = written(tmp_path, "kind,target,at,temp_c_median", f"gpu,a,{FIRST},61", f"gpu,b,{FIRST},84")
+    assert len(readings(apart)) == 2
+
+
+def test_readings_in_another_unit_are_refused_too(tmp_path: Path) -> None:
+    rows = [f"gpu,{(NOON + timedelta(seconds=5 * n)).isoformat()},1.98" for n in range(60)]
+    with pytest.raises(CsvError, match=r"column sm_clock_mhz_median: is 1\.98, as in much of the file; it looks like GHz"):
+        readings(written(tmp_path, "kind,at,sm_clock_mhz_median", *rows))
 
 
 def test_a_year_of_samples_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,3 +265,11 @@ def test_nothing_is_kept_of_a_transaction_that_fails(history: History) -> None:
 def test_a_verdict_and_a_phase_of_the_closed_lists_only_come_back(history: History) -> None:
     history.sample(verdict=Verdict.NEAR_TIE)
     assert all_samples(history)[0].verdict is Verdict.NEAR_TIE
+
+
+def test_what_no_database_takes_in_a_text_is_not_handed_to_it(history: History) -> None:
+    """PostgreSQL refuses U+0000 in any text, and no encoding has halves of surrogate pairs."""
+    sample = a_sample(output="a\x00b\ud83d", finish_reason="st\x00op\x1b[2J")
+    history.samples([sample])
+    (row,) = history.rows("SELECT output.text, sample.finish_reason FROM sample JOIN output ON output.id = sample.output_id")
+    assert row == {"text": "a\ufffdb\ufffd", "finish_reason": "st\ufffdop\\x1b[2J"}

@@ -6,15 +6,15 @@ In a replay of a year nearly every canary is well, so each judge is asked only w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from monitor.judge import gate
+from monitor.judge.answers import LastAnswers
 from monitor.judge.drift.book import Book, Entry, as_time, as_us
 from monitor.judge.liveness import MISSED_INTERVALS, judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
-from monitor.judge.shift import MARGIN, NOISE_FLOOR_NAT
-from monitor.model import CanaryPoint, Contact, Finding, Kind, Outcome, Phase, Pin, Probe, Sample, ServerPoint, Verdict
+from monitor.model import CanaryPoint, Contact, Kind, Outcome, Phase, Pin, Probe, Sample, ServerPoint, Verdict
 
 LOOK_BACK_US = 3_600_000_000  # as the daemon looks back (monitor/daemon/judging.py)
 UNWATCHED_US = 60_000_000  # readings come every 15 s: where none came for a minute, nobody watched, and silence says nothing
@@ -24,7 +24,6 @@ ANSWERS = (Kind.QUALITY.value, Kind.NEAR_TIES.value)
 _OUTCOMES = {word.value: word for word in Outcome}
 _PHASES = {word.value: word for word in Phase}
 _VERDICTS = {word.value: word for word in Verdict}
-_JUDGED = frozenset({Verdict.PASS.value, Verdict.FAIL.value, Verdict.NEAR_TIE.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,9 @@ class Rules:
 
     def probe(self, name: str) -> Probe:
         """A probe by name; one that is not known counts its answers as the defaults of a probe file say."""
-        return self.probes.get(name) or Probe(name, "", "chat", (), None, 1, {}, None, None, None, 300.0)
+        first = self.probes.get(name.removesuffix(gate.AGAIN))
+        second = gate.again(first) if first is not None and first.same_salt_twice else None
+        return self.probes.get(name) or second or Probe(name, "", "chat", (), None, 1, {}, None, None, None, 300.0)
 
 
 def sample_of(target: str, point: CanaryPoint) -> Sample:
@@ -56,6 +57,7 @@ def sample_of(target: str, point: CanaryPoint) -> Sample:
         pin=point.pin,
         ttft_ms=point.ttft_ms,
         e2e_ms=point.e2e_ms,
+        running=point.running,
         other_generation_tokens=point.other_generation_tokens,
         first_divergence=None if point.first_divergence is None else int(point.first_divergence),
         logprob_shift=point.logprob_shift,
@@ -148,47 +150,22 @@ class Liveness:
 
 @dataclass(slots=True)
 class Answers:
-    """What the verdicts add up to. `_recent`: each probe's last judged runs; `_pinned`: the last of all probes that had a pin."""
+    """What the verdicts add up to: the daemon's own machine, asked only when the newest run could change its answer."""
 
     target: str
     rules: Rules
     book: Book
-    _recent: dict[str, deque[CanaryPoint]] = field(default_factory=dict)
-    _pinned: deque[CanaryPoint] = field(default_factory=lambda: deque(maxlen=gate.NEAR_TIE_RUNS))
-    _shifts: dict[str, deque[Sample]] = field(default_factory=dict)
+    _answers: LastAnswers[CanaryPoint] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """No run is left out for want of a configuration."""
+        self._answers = LastAnswers(self.target, self.rules.probe)
 
     def canary(self, point: CanaryPoint, now_us: int) -> None:
         """Take up one canary and judge."""
-        if point.verdict not in _JUDGED:
+        if not self._answers.add(point) and not (point.verdict == Verdict.UNPINNED and self.book.is_open(ANSWERS)):
             return
-        recent = self._recent.get(point.probe)
-        if recent is None:
-            recent = self._recent[point.probe] = deque(maxlen=self.rules.probe(point.probe).repeats)
-        recent.append(point)
-        if point.pin is not None:
-            self._pinned.append(point)
-        moved = self._note_shift(point)
+        moved = point.logprob_shift is not None and self._answers.moved(point.probe, self.rules.pins)
         if moved or point.verdict != Verdict.PASS.value or self.book.is_open(ANSWERS):
-            self.book.reconcile(ANSWERS, self._findings(), now_us)
-
-    def _note_shift(self, point: CanaryPoint) -> bool:
-        """Whether this probe's log-probabilities have moved more than its pin's noise of late: else the test cannot find anything."""
-        pin = self.rules.pins.get(point.pin) if point.pin is not None else None
-        if pin is None or point.logprob_shift is None:
-            return False
-        kept = self._shifts.setdefault(point.probe, deque(maxlen=gate.SHIFT_ROUNDS * 3))
-        kept.append(sample_of(self.target, point))
-        limit = MARGIN * max(pin.noise_nat or 0.0, NOISE_FLOOR_NAT)
-        return any((s.logprob_shift or 0.0) > limit for s in kept)
-
-    def _findings(self) -> list[Finding]:
-        recent = [sample_of(self.target, p) for points in self._recent.values() for p in points]
-        probes = [self.rules.probe(name) for name in self._recent]
-        ties = gate.judge_near_ties(self.target, [sample_of(self.target, p) for p in self._pinned])
-        shifts = _in_order([s for kept in self._shifts.values() for s in kept])
-        shift = gate.judge_model_shift(self.target, shifts, self.rules.pins) if shifts else None
-        return [*gate.judge_quality(self.target, probes, _in_order(recent), {}), *(f for f in (ties, shift) if f is not None)]
-
-
-def _in_order(samples: Sequence[Sample]) -> list[Sample]:
-    return sorted(samples, key=lambda sample: sample.started_at)
+            found = self._answers.findings(lambda run: sample_of(self.target, run), self.rules.pins, lambda _: None)
+            self.book.reconcile(ANSWERS, found, now_us)

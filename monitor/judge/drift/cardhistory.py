@@ -49,6 +49,13 @@ class CardHistory:
             del self.blocks[:count]
             del self.hours[:-HOURS]
 
+    def forget_after(self, at_us: int) -> None:
+        """Leave out what is dated later: the clock was ahead when it was seen."""
+        for parts in (self.minutes, self.blocks, self.hours):
+            parts[:] = [part for part in parts if part.at_us <= at_us]
+        if self.blocked_us is not None and self.blocked_us > at_us:
+            self.blocked_us += (at_us - self.blocked_us) // BLOCK_US * BLOCK_US
+
     def usual(self) -> Stretch:
         """The last days as one stretch, without the last quarter of an hour or so."""
         parts = [part for part in (*self.hours, *self.blocks[:-2]) if part.busy]

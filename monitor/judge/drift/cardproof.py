@@ -31,11 +31,13 @@ def missing_of(seen_us: Mapping[str, int], now_us: int | None) -> tuple[str, ...
     return tuple(text for name, text in MISSING.items() if seen_us.get(name, now_us - 2 * STALE_US) < now_us - STALE_US)
 
 
-def armed_of(uuid: str, normal: Normal, missing: tuple[str, ...], any_seen: bool) -> list[Armed]:
-    """Heat without learning, clock and thermal model with it."""
+def armed_of(uuid: str, normal: Normal, missing: tuple[str, ...], any_seen: bool, dropped: int) -> list[Armed]:
+    """Heat without learning, clock and thermal model with it; and how many looks were left out."""
     lacks = [text for text in missing if text in (MISSING["thermal_duty"], MISSING["reasons"], MISSING["margin_c"])]
     proof = any_seen and MISSING["thermal_duty"] not in missing
     detail = "works from the first minute" if proof and not lacks else f"missing: {'; '.join(lacks)}" if lacks else "no reading yet"
+    if dropped:
+        detail += f"; left out: {dropped} looks that came when their minute was judged already (stored late, or the clock was set back)"
     clocks, minutes = normal.clock.minutes, normal.thermal.core.seen
     return [
         Armed(f"throttling of card {uuid}", proof, detail),

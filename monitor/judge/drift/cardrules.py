@@ -39,6 +39,7 @@ MEMORY_FROM_C = 80.0  # no memory throttles below (V100, the lowest known, at 85
 DEFICIT_SHARE, FALL_SHARE = 0.03, 0.15  # of the usual clock; 3 % cost a decode rate about 1.5 %, and less is nobody's business
 LIMIT_SHARE = 0.02  # of the limit: some boards round it
 AT_LIMIT = 0.97  # of the power limit: the clock is what this work leaves at that power
+OVER_MEMORY_MIN = 1440.0  # busy minutes after which one counts 1/e
 NORMAL_FROM_MIN = 720.0  # minutes learnt before a card's usual share of time is believed; until then it is 0
 
 
@@ -52,6 +53,7 @@ class Normal:
     power_duty: Usual = field(default_factory=Usual)
     power_limit_w: float | None = None
     hottest_c: float | None = None
+    memory_over_c: float | None = None  # how much hotter than the core its memory usually is at work
 
     def learn(self, minute: Stretch, heat: Heat | None) -> None:
         """Take up a minute that nothing was wrong in."""
@@ -66,6 +68,10 @@ class Normal:
             self.power_limit_w = minute.power_limit_w
         if minute.temp_c is not None:
             self.hottest_c = max(self.hottest_c or minute.temp_c, minute.temp_c)
+        if minute.busy and minute.temp_c is not None and minute.mem_temp_c is not None:
+            over_c = minute.mem_temp_c - minute.temp_c
+            before_c = over_c if self.memory_over_c is None else self.memory_over_c
+            self.memory_over_c = before_c + (over_c - before_c) / OVER_MEMORY_MIN
 
     def usual_thermal(self) -> float:
         """The throttle time that this card usually stays below, as a share; 0 until there is enough to know better."""
@@ -172,9 +178,15 @@ def little_room(minute: Stretch, normal: Normal, settings: DriftSettings) -> boo
 
 
 def _unexplained_memory_heat(minute: Stretch, normal: Normal, settings: DriftSettings) -> bool | None:
-    """Memory hotter than power explains, and more so than the core: what heats both is told of the core."""
+    """Memory hotter than power explains, and more so than the core: what heats both is told of the core.
+
+    A core that is too hot is held at its limit by its governor, and draws less and less for it, which the lines were not learnt at: beside
+    one the memory must also stand further above it than it usually does.
+    """
     if minute.mem_residual_c is None or minute.mem_temp_c is None:
         return None
     limit_c = max(settings.residual_c, RESIDUAL_SDS * (normal.thermal.memory.sd or 0.0))
     own_c = minute.mem_residual_c - max(0.0, minute.residual_c or 0.0)
+    if (minute.residual_c or 0.0) > residual_limit_c(normal, settings) and minute.temp_c is not None and normal.memory_over_c is not None:
+        own_c = min(own_c, minute.mem_temp_c - minute.temp_c - normal.memory_over_c)
     return own_c > limit_c and minute.mem_temp_c >= MEMORY_FROM_C

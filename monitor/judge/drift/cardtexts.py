@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from monitor.judge.drift.cardhistory import CardHistory
@@ -13,6 +14,7 @@ from monitor.judge.drift.looks import Stretch, merged
 from monitor.judge.drift.values import DriftSettings, Warned
 from monitor.model import Cause, Severity
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW_MIN = 5
 LOUDNESS = (Severity.PAGE, Severity.WARNING, Severity.INFO)
 HELD_BACK_BITS = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80  # nvml.h: every reason that explains a low clock
@@ -33,6 +35,7 @@ class Scene(NamedTuple):
     normal: Normal
     elasticity: Elasticity
     settings: DriftSettings
+    away_us: int | None = None  # when it was last seen, where that is long ago
 
 
 class Told(NamedTuple):
@@ -80,7 +83,11 @@ def _warned(name: str, since_us: int, now: Stretch, scene: Scene) -> Warned:
             predicted = scene.elasticity.predict(usual_mhz, now.sm_clock_mhz)
             costs = f" At {now.sm_clock_mhz:.0f} instead of {usual_mhz:.0f} MHz {_expect(predicted)}."
             evidence |= {"expected": dict(predicted._asdict())}
-    summary = f"card {scene.uuid} {told.what}.{costs} Look at {told.look_at}."
+    away = ""
+    if scene.away_us is not None:
+        evidence["not_seen_since"] = f"{_EPOCH + timedelta(microseconds=scene.away_us):%Y-%m-%d %H:%M} UTC"
+        away = f" (not seen since {evidence['not_seen_since']})"
+    summary = f"card {scene.uuid}{away} {told.what}.{costs} Look at {told.look_at}."
     return Warned(name, scene.uuid, told.severity, since_us, evidence, summary)
 
 

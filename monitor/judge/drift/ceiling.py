@@ -23,6 +23,8 @@ LEAST_BUSY = 0.2  # share of looks: with fewer busy ones there was no ceiling to
 TOP_SHARE = 0.99
 AT_TOP = 0.95
 FLOOR_SHARE = 0.05
+MOST_KEPT = KEEP_US // STRETCH_US
+BACK_US, BACK_LOOKS = STRETCH_US, 3  # so many looks in a row that are so much older than the stretch: the clock was ahead before
 LEAST_TOKENS = 64  # a look after a short answer shows more of the rest than of the work
 
 
@@ -42,10 +44,17 @@ class Looks:
     start_us: int | None = None
     open: list[tuple[float, float | None]] = field(default_factory=list)
     past: list[Bounds] = field(default_factory=list)
+    behind: int = 0  # looks in a row that are far older than what is under way
 
     def take(self, at_us: int, util: float | None, power_w: float | None) -> None:
         """Take up one look."""
         if util is None:
+            return
+        self.behind = self.behind + 1 if self.start_us is not None and at_us < self.start_us - BACK_US else 0
+        if self.behind >= BACK_LOOKS:
+            self.open, self.past, self.behind = [], [bounds for bounds in self.past if bounds.at_us <= at_us], 0
+            self.start_us = at_us
+        elif self.behind:
             return
         if self.start_us is None:
             self.start_us = at_us
@@ -53,7 +62,7 @@ class Looks:
             self.past += self._under_way()
             self.open = []
             self.start_us += (at_us - self.start_us) // STRETCH_US * STRETCH_US
-            self.past = [bounds for bounds in self.past if bounds.at_us >= at_us - KEEP_US]
+            del self.past[:-MOST_KEPT]  # by their number: one look that is dated into the future makes none of them old
         self.open.append((util, power_w))
 
     def _under_way(self) -> list[Bounds]:

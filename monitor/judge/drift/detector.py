@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from monitor.judge.drift import troubles
+from monitor.judge.drift.attendance import call_roll
 from monitor.judge.drift.ceiling import Ceiling
 from monitor.judge.drift.clocks import Elasticity
 from monitor.judge.drift.findings import finding_of
 from monitor.judge.drift.flow import FlowChannel
-from monitor.judge.drift.heat import CardChannel, call_roll
+from monitor.judge.drift.heat import CardChannel
 from monitor.judge.drift.levels import LevelChannel
 from monitor.judge.drift.prefix import PrefixChannel
 from monitor.judge.drift.speed import SpeedChannel
@@ -78,8 +79,8 @@ class Detector:
             self.cards[uuid] = CardChannel(uuid)
             self.ceilings[uuid] = Ceiling()
         card = self.cards[uuid]
-        if at_us >= card.roll_us:
-            for name in call_roll(self.cards, card, at_us, FORGET_CARD_US):
+        if at_us >= card.attendance.roll_us:
+            for name in call_roll(self.cards, card.attendance, at_us, FORGET_CARD_US):
                 del self.cards[name], self.ceilings[name]
         return card
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from monitor.judge.drift.attendance import Attendance
+from monitor.judge.drift.cardgrid import CardGrid
 from monitor.judge.drift.cardhistory import CardHistory
 from monitor.judge.drift.cardproof import MISSING, armed_of, missing_of
 from monitor.judge.drift.cardrules import EXPLAINING, FREEZING, RULES, Normal, is_dull, judge_minute
@@ -19,18 +21,18 @@ from monitor.judge.drift.cardtexts import Scene, warned_of
 from monitor.judge.drift.clockmodel import ClockModel, Deficit
 from monitor.judge.drift.clocks import Elasticity
 from monitor.judge.drift.latch import Latch, Usual
-from monitor.judge.drift.looks import Heat, Look, Stretch, look_of_card, look_of_sample, mean, minute_of, rounded
+from monitor.judge.drift.looks import Heat, Look, Stretch, look_of_card, look_of_sample, mean, minute_of, rounded, tells_of_card
 from monitor.judge.drift.thermalmodel import ThermalModel
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, Armed, CardSigns, DriftSettings, Warned
+from monitor.judge.drift.values import HOUR_US, MINUTE_US, Armed, CardSigns, DriftSettings, Warned
 from monitor.model import CanaryPoint, CardPoint, Outcome
 
 POLLS = 2  # in a row: a hardware slowdown may flash at a change of P-state
 HARDWARE = {"hw_thermal": 0x40, "brake": 0x80}  # nvmlClocksEventReasonHwThermalSlowdown, …HwPowerBrakeSlowdown
 ACCEPTABLE = ("power_limit", "power_duty", "clock_deficit", "clock_fall", "thermal_residual", "memory_residual")
-GRACE_S = 10.0  # a minute is closed so long after its end: polls come at once
 LAG_US = 30 * MINUTE_US  # what is normal is learnt so much later
 STALE_US = 5 * MINUTE_US  # how exactly it is kept when a reading was last there
 SILENCE_US = 15 * MINUTE_US  # after so much of it a sign begins to count anew
+AWAY_US = HOUR_US  # a card that was not seen for so long is told with when it was last seen
 USUAL = Stretch._fields.index("usual_clock_mhz")
 DEFAULT_ELASTICITY = Elasticity()
 
@@ -57,11 +59,8 @@ class CardChannel:
     """One card of a target. Fed with its looks and with the samples that name it; all state is plain data."""
 
     uuid: str
-    anchor_us: int | None = None
-    closed: int = 0  # so many minutes from the anchor on are closed
-    waiting: dict[str, list[Look]] = field(default_factory=dict)  # looks of open minutes
+    grid: CardGrid = field(default_factory=CardGrid)  # looks of open minutes
     last_poll: Look | None = None
-    dropped: int = 0  # looks that came when their minute was closed
     slowdowns: dict[str, Slowdown] = field(default_factory=lambda: {name: Slowdown() for name in HARDWARE})
     latches: dict[str, Latch] = field(default_factory=lambda: {name: Latch() for name in RULES})
     normal: Normal = field(default_factory=Normal)
@@ -73,6 +72,7 @@ class CardChannel:
     open: list[str] = field(default_factory=list)  # signs, as of the last minute
     usual: Stretch | None = None  # what the card was like before what is open now
     seen_us: dict[str, int] = field(default_factory=dict)  # when a reading that proves something was last there
+    attendance: Attendance = field(default_factory=Attendance)
 
     # -- feeding ------------------------------------------------------------------------------------------------------
 
@@ -85,18 +85,16 @@ class CardChannel:
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
         """One good answer: the card right after it. It speaks for a minute in which the polls saw no work, or where there are none."""
-        if p.gpu_uuid == self.uuid and p.outcome == Outcome.OK and (p.sm_clock_mhz is not None or p.gpu_temp_c is not None):
-            self._take(look_of_sample(p), settings)
+        if p.gpu_uuid == self.uuid and p.outcome == Outcome.OK and tells_of_card(p):
+            self._take(look_of_sample(p, self.top_power_w), settings)
 
     def _take(self, look: Look, settings: DriftSettings) -> bool:
-        if self.anchor_us is None:
-            self.anchor_us = look.at_us
-        index = (look.at_us - self.anchor_us) // _step_us(settings)
-        if index < self.closed:
-            self.dropped += 1
-            return False
-        self.waiting.setdefault(str(index), []).append(look)
-        return True
+        self.attendance.note(look.at_us, not look.sampled)
+        if self.grid.is_set_back(look.at_us):
+            self._set_back(look.at_us)
+        if settings.card_step_s != self.grid.step_s:
+            self._change_step(settings)
+        return self.grid.take(look)
 
     def _note_slowdown(self, name: str, there: bool, at_us: int) -> None:
         """A hardware slowdown cuts the clock in half or more: two polls are enough, whatever the minute says."""
@@ -115,15 +113,45 @@ class CardChannel:
 
     def advance(self, now_us: int, settings: DriftSettings) -> None:
         """Close the minutes that are over by now."""
-        if self.anchor_us is None:
-            return
-        step_us = _step_us(settings)
-        over = (now_us - int(min(settings.grace_s, GRACE_S) * SECOND_US) - self.anchor_us) // step_us
-        if over <= self.closed:
-            return
-        for index in sorted([int(name) for name in self.waiting if int(name) < over]):
-            self._close(self.anchor_us + index * step_us, self.waiting.pop(str(index)), settings)
-        self.closed = over
+        if settings.card_step_s != self.grid.step_s:
+            self._change_step(settings)
+        for at_us, looks in self.grid.over(now_us, settings):
+            self._close(at_us, looks, settings)
+
+    def _change_step(self, settings: DriftSettings) -> None:
+        """Where the length of a step was changed, signs that are not open are counted anew. What was learnt stays: temperatures, clocks
+        and limits are the same in steps of any length, and their scatter is learnt on."""
+        self.grid.change_step(settings.card_step_s)
+        for latch in self.latches.values():
+            latch.forget()
+
+    def _set_back(self, at_us: int) -> None:
+        """The clock was ahead, and what was seen with it is dated into the future: forget that."""
+        self.history.forget_after(at_us)
+        self.last_minute_us = self.history.minutes[-1].at_us if self.history.minutes else None
+        self.grid.set_back(at_us, self.last_minute_us)
+        self.unlearnt = [lesson for lesson in self.unlearnt if lesson.minute.at_us <= at_us]
+        if (self.normal.thermal.at_us or 0) > at_us:
+            self.normal.thermal.at_us = None  # its filters begin anew
+        if self.last_poll is not None and self.last_poll.at_us > at_us:
+            self.last_poll = None
+        for latch in self.latches.values():
+            if latch.first_us is not None and latch.first_us > at_us:
+                latch.first_us = at_us
+        for seen in self.slowdowns.values():
+            if seen.asked_us is not None and seen.asked_us > at_us:
+                seen.polls, seen.last_us, seen.asked_us = 0, None, None
+        self.seen_us = {name: min(seen_us, at_us) for name, seen_us in self.seen_us.items()}
+        self.attendance.roll_us = 0
+
+    def leave(self) -> None:
+        """It was taken out: what it showed is over. What is normal for it stays, should it come back."""
+        if not self.quiet:
+            for latch in self.latches.values():
+                latch.clear()
+            for seen in self.slowdowns.values():
+                seen.polls = 0
+            self.open, self.quiet, self.usual = [], True, None
 
     def relearn(self, now_us: int) -> None:  # noqa: ARG002 - every part is told the time
         """A person accepted what is now: of what is open, the limit, the clocks and the unexplained heat become normal. Throttling and
@@ -234,7 +262,8 @@ class CardChannel:
         signs = {name: latch.first_us or 0 for name, latch in self.latches.items() if latch.open}
         if not signs:
             return []
-        return warned_of(signs, Scene(self.uuid, self.history, self.usual or Stretch(0), self.normal, elasticity, settings))
+        away = self.grid.newest_us if self.grid.told_us - self.grid.newest_us > AWAY_US else None
+        return warned_of(signs, Scene(self.uuid, self.history, self.usual or Stretch(0), self.normal, elasticity, settings, away))
 
     def signs(self, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings) -> CardSigns:  # noqa: ARG002
         """Two times of this card side by side (from, until), the earlier one under like utilisation."""
@@ -246,8 +275,4 @@ class CardChannel:
 
     def armed(self, settings: DriftSettings) -> list[Armed]:  # noqa: ARG002
         """What works for this card, and what still learns."""
-        return armed_of(self.uuid, self.normal, self.missing(), self.last_minute_us is not None)
-
-
-def _step_us(settings: DriftSettings) -> int:
-    return int(settings.card_step_s * SECOND_US)
+        return armed_of(self.uuid, self.normal, self.missing(), self.last_minute_us is not None, self.grid.dropped)

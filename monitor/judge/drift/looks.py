@@ -16,9 +16,11 @@ from monitor.judge.drift.values import SECOND_US
 from monitor.model import CanaryPoint, CardPoint
 
 BUSY_UTIL = 0.5  # share of time with a kernel running, from which a look counts as busy
+BUSY_POWER_SHARE = 0.5  # likewise, of the most that this card was seen to draw, where it does not tell its utilisation
 GAP_US = 150 * SECOND_US  # looks further apart say nothing about the time between them (exporters are read every 30 to 60 s)
 SLACK_US = 500_000  # how far a counter of time may get ahead of our clock over a minute before it is disbelieved
 NS_PER_US = 1000
+POLL_MS = 10_000.0  # readings around a sample lie at most so much further apart than it took (monitor/measure/cardfigures.py)
 WAKING_MS = 500.0  # after a shorter answer an idle card's clocks may still be on their way up, which takes some tenths of a second
 
 
@@ -87,20 +89,47 @@ def look_of_card(p: CardPoint) -> Look:
     )  # fmt: skip
 
 
-def look_of_sample(p: CanaryPoint) -> Look:
-    """What stands beside a sample: the card right after the answer, and how long it was held back meanwhile."""
-    took_ms = (p.known_us - p.at_us) / 1000
-    awake = took_ms >= WAKING_MS
+def look_of_sample(p: CanaryPoint, top_power_w: float = 0.0) -> Look:
+    """What stands beside a sample: the card right after the answer, and how long it was held back meanwhile. Of an answer whose length
+    nobody knows that is no share of time, and whether the clock is that of a card at work must show in the card itself."""
+    took_ms = (p.known_us - p.at_us) / 1000 or _length_ms(p)
+    awake = took_ms >= WAKING_MS if took_ms else _was_at_work(p, top_power_w)
     return Look(
         p.known_us, True, p.gpu_temp_c, p.gpu_mem_temp_c, p.gpu_margin_c, p.sm_clock_mhz if awake else None,
         p.mem_clock_mhz if awake else None, p.gpu_util, p.power_w,
-        p.power_limit_w, p.vram_used_mib, None, None, None, None, None, _share(p.throttle_thermal_ms, took_ms),
-        _share(p.throttle_power_ms, took_ms), _share(p.throttle_brake_ms, took_ms),
+        p.power_limit_w, p.vram_used_mib, None, None, None, None, None, _share(p.throttle_thermal_ms, took_ms, 2),
+        _share(p.throttle_power_ms, took_ms, 1), _share(p.throttle_brake_ms, took_ms, 1),
     )  # fmt: skip
 
 
-def _share(held_ms: float | None, took_ms: float) -> float | None:
-    if held_ms is None or took_ms <= 0:
+def tells_of_card(p: CanaryPoint) -> bool:
+    """Whether anything stands beside a sample that a card can be judged by."""
+    if p.sm_clock_mhz is not None or p.gpu_temp_c is not None:
+        return True
+    readings = (p.gpu_margin_c, p.power_limit_w, p.throttle_thermal_ms, p.throttle_power_ms, p.throttle_brake_ms)
+    return any(reading is not None for reading in readings)
+
+
+def _length_ms(p: CanaryPoint) -> float:
+    """Of an answer whose duration was not told: by its first token and its rate. 0: unknown."""
+    if p.ttft_ms is None or p.completion_tokens is None or not p.decode_tok_s:
+        return 0.0
+    return p.ttft_ms + 1000.0 * max(0.0, p.completion_tokens - 1.0) / p.decode_tok_s
+
+
+def _was_at_work(p: CanaryPoint, top_power_w: float) -> bool:
+    """By how busy the card was, or else by what it drew; where it tells neither, by whether tokens came."""
+    if p.gpu_util is not None:
+        return p.gpu_util >= BUSY_UTIL
+    if p.power_w is not None:
+        return p.power_w >= BUSY_POWER_SHARE * top_power_w
+    return p.decode_tok_s is not None
+
+
+def _share(held_ms: float | None, took_ms: float, counters: int) -> float | None:
+    """Share of a sample's time; unknown where more was counted than can have passed between the readings around it. `counters`: as in
+    _duty."""
+    if held_ms is None or took_ms <= 0 or held_ms > counters * (took_ms + POLL_MS):
         return None
     return min(1.0, held_ms / took_ms) if held_ms else 0.0
 
@@ -160,7 +189,7 @@ THERMAL_BITS = 0x20 | 0x40
 def _is_busy(look: Look, top_power_w: float) -> bool:
     if look.util is not None:
         return look.util >= BUSY_UTIL
-    return look.power_w is not None and look.power_w >= 0.5 * top_power_w
+    return look.power_w is not None and look.power_w >= BUSY_POWER_SHARE * top_power_w
 
 
 def _bits(looks: Sequence[Look]) -> int | None:

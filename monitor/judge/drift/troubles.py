@@ -42,6 +42,7 @@ SIGN_ORDER = (
 SETTLE_US = HOUR_US  # so long the newest attribution counts; after that only a better proven one replaces what was named
 DECIDE_US = 24 * HOUR_US  # after so long nothing new can be learnt from before and after
 WAIT_US = 5 * MINUTE_US  # a changed digest waits so long for what it may come from: a lowered power limit is in it
+TOGETHER_US = 15 * MINUTE_US  # cards that fall ill within so much of each other do so for one reason
 CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
 
 
@@ -49,7 +50,7 @@ CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
 class Trouble:
     """What is open: in plain data, so that it can be stored. Kind, cause and severity are the words of the closed lists."""
 
-    name: str  # main, level, thermal, power, config, workload
+    name: str  # main, level, thermal, power, config, workload; "thermal UUID" of a card that fell ill by itself
     kind: str
     subject: str
     severity: str
@@ -80,7 +81,7 @@ def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]
     cards = _card_troubles(seen, held, now_us)
     main = _main(seen, cards, held, now_us)
     if main is not None:
-        cards.pop(_name_of(Cause(str(main.cause))), None)  # what explains it is told with it
+        cards = {name: trouble for name, trouble in cards.items() if not _is_told_with(main, trouble)}
     if main is not None and main.name != "main":
         cards[main.name], main = main, None
     speed = cards.pop("main", None)
@@ -91,15 +92,47 @@ def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]
     return [trouble for trouble in found if trouble is not None]
 
 
+def _is_told_with(main: Trouble, card: Trouble) -> bool:
+    """Whether what a card warns of is what explains the trouble that is felt: by its cards, or where nobody warned, by its cause."""
+    if "cards" in main.evidence:
+        return _family(card.name) == _name_of(Cause(str(main.cause))) and bool({*card.evidence["cards"]} & {*main.evidence["cards"]})
+    return card.name == _name_of(Cause(str(main.cause)))
+
+
+def _family(name: str) -> str:
+    """thermal of "thermal GPU-1": a card that fell ill by itself is in the name of its trouble."""
+    return name.partition(" ")[0]
+
+
 # -- cards ------------------------------------------------------------------------------------------------------------
 
 
 def _card_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict[str, Trouble]:
-    """The warnings of all cards, by what they are about: thermal, power, or (main) a clock that is low for another reason."""
-    grouped: dict[str, list[Warned]] = {}
+    """The warnings of all cards, by what they are about: thermal, power, or (main) a clock that is low for another reason. Cards that
+    fall ill together, as in a hot room, are one trouble; one that falls ill at another time is its own, named with its UUID."""
+    families: dict[str, list[Warned]] = {}
     for warning in [_explained(warning, seen) for warning in seen.warned]:
-        grouped.setdefault(_name_of(_cause_of(warning)), []).append(warning)
-    return {name: _of_warnings(name, warnings, seen.signs.calm, held.get(name), now_us) for name, warnings in grouped.items()}
+        families.setdefault(_name_of(_cause_of(warning)), []).append(warning)
+    grouped = {name: group for family, warnings in families.items() for name, group in _together(family, warnings, held).items()}
+    return {name: _of_warnings(name, group, seen.signs.calm, held.get(name), now_us) for name, group in grouped.items()}
+
+
+def _together(family: str, warnings: Sequence[Warned], held: Mapping[str, Trouble]) -> dict[str, list[Warned]]:
+    """The warnings of one family, by the name of the trouble they belong to. A card stays in the trouble that it is in."""
+    if family == "main":
+        return {family: list(warnings)}
+    own = {name: trouble for name, trouble in held.items() if _family(name) == family}
+    ill = {name: set(trouble.evidence["cards"]) for name, trouble in own.items() if "cards" in trouble.evidence}
+    felt = next((name for name in own if name not in ill), None)  # before any card said so: that is what they say now
+    since_us: dict[str, int] = {}
+    for warning in warnings:
+        since_us[warning.subject] = min(warning.since_us, since_us.get(warning.subject, warning.since_us))
+    names = dict.fromkeys(since_us, felt) if felt is not None else {}
+    names |= {card: name for card in since_us for name in ill if card in ill[name]}
+    for card in sorted(since_us.keys() - names.keys(), key=lambda card: (since_us[card], card)):
+        near = [names[other] for other in names if abs(since_us[other] - since_us[card]) <= TOGETHER_US]
+        names[card] = near[0] if near else f"{family} {card}" if family in {*own, *names.values()} else family
+    return {name: [w for w in warnings if names[w.subject] == name] for name in dict.fromkeys(names.values())}
 
 
 def _place(sign: str) -> int:
@@ -126,19 +159,31 @@ def _cause_of(warning: Warned) -> Cause:
 
 
 def _of_warnings(name: str, warnings: Sequence[Warned], calm: Sequence[str], held: Trouble | None, now_us: int) -> Trouble:
-    loudest = max(warnings, key=lambda w: (LOUDNESS.index(w.severity), CARD_SCORES.get(_cause_of(w), 0.0), -w.since_us))
+    cards = sorted({w.subject for w in warnings})
+    held = held if held is not None and _goes_on(held, cards) else None
+    first = None if held is None else held.subject
+    loudest = max(warnings, key=lambda w: (LOUDNESS.index(w.severity), CARD_SCORES.get(_cause_of(w), 0.0), w.subject == first, -w.since_us))
     cause, kind = _cause_of(loudest), FAMILY.get(_cause_of(loudest), Kind.SPEED)
     subject = held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
     since_us = min([w.since_us for w in warnings] + ([held.since_us] if held is not None else []))
     evidence = {
         "signs": sorted({w.sign for w in warnings}),
-        "cards": sorted({w.subject for w in warnings}),
+        "cards": cards,
         "calm": list(calm),
         **{key: value for key, value in loudest.evidence.items() if key != "cause"},
     }
-    told = [w.summary for w in sorted(warnings, key=lambda w: (-LOUDNESS.index(w.severity), _place(w.sign), w.subject))]
+    in_order = sorted(warnings, key=lambda w: (-LOUDNESS.index(w.severity), w.subject != subject, _place(w.sign), w.subject))
     opened_us = held.opened_us if held is not None else now_us
+    told = [w.summary for w in in_order]
     return Trouble(name, kind, subject, loudest.severity, since_us, opened_us, cause, CARD_SCORES.get(cause, 0.0), evidence, told)
+
+
+def _goes_on(held: Trouble, cards: Sequence[str]) -> bool:
+    """Whether these cards' trouble is still the one that was open: it is felt, or the card it is named after is still ill. A trouble of
+    which that card is well again is over, and what others still show is another one, with a subject and a beginning of its own."""
+    if "effects" in held.evidence:
+        return True
+    return bool(set(cards) & set(held.evidence.get("cards", ()))) if held.kind == Kind.SPEED else held.subject in cards
 
 
 # -- speed ------------------------------------------------------------------------------------------------------------
@@ -168,7 +213,9 @@ def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble],
 
 def _felt_first(held: Mapping[str, Trouble], cards: Mapping[str, Trouble]) -> Trouble | None:
     """What was felt and is open, and is no card's own warning now."""
-    found = [held[name] for name in ("main", *KINDS_OF_CARDS) if name in held and (name == "main" or name not in cards)]
+    families = ("main", *KINDS_OF_CARDS)
+    open_now = [trouble for name, trouble in held.items() if _family(name) in families and (name == "main" or name not in cards)]
+    found = sorted(open_now, key=lambda trouble: families.index(_family(trouble.name)))
     return next((trouble for trouble in found if "effects" in trouble.evidence), None)
 
 
@@ -304,7 +351,8 @@ def _config(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held
     """Only the digest tells that something changed: said while it is being compared with before, unless a trouble that is open has it."""
     if seen.changed_us is None or now_us < seen.changed_us + WAIT_US or (main is not None and main.kind == Kind.CONFIG_CHANGE):
         return None
-    if "power" in cards and "power_limit" in cards["power"].evidence["signs"]:  # the limit is part of the digest
+    held_back = [trouble for trouble in (*cards.values(), main) if trouble is not None]
+    if any(t.cause == Cause.POWER_CAP or "power_limit" in t.evidence.get("signs", ()) for t in held_back):  # the limit is in the digest
         return None
     opened_us = held["config"].opened_us if "config" in held else now_us
     evidence = {"compared": dict(seen.comparisons)}

@@ -53,3 +53,14 @@ def test_days_ago_is_known_by_the_hour() -> None:
 def test_after_a_gap_blocks_go_on_on_the_same_grid() -> None:
     card = history(*[minute(at) for at in range(5)], *[minute(at) for at in range(1003, 1012)])
     assert [block.at_us // MINUTE_US for block in card.blocks] == [0, 1003, 1005]
+
+
+def test_what_is_dated_later_can_be_forgotten_and_blocks_go_on_on_the_same_grid() -> None:
+    card = history(*[minute(at) for at in range(12)], *[minute(at) for at in range(500_000, 500_012)])
+    card.forget_after(12 * MINUTE_US)
+    assert [one.at_us // MINUTE_US for one in card.minutes] == list(range(4, 12))
+    assert [block.at_us // MINUTE_US for block in card.blocks] == [0, 5, 10]
+    for at in range(13, 21):
+        card.add(minute(at))
+    assert [block.at_us // MINUTE_US for block in card.blocks] == [0, 5, 10, 10, 15]
+    assert card.signs("GPU-1", (0, 10 * MINUTE_US), (10 * MINUTE_US, HOUR_US), ()).sm_clock_mhz.now == 1980.0

@@ -77,3 +77,20 @@ def test_two_days_are_kept() -> None:
     for number in range(24 * 10):
         looks(ceiling, START_US + number * HOUR_US, 0.95)
     assert len(ceiling.polls.past) <= 2 * 24 * 4 + 1
+
+
+def test_a_look_from_the_future_neither_ends_the_ceiling_nor_forgets_the_past() -> None:
+    ceiling = Ceiling()
+    looks(ceiling, START_US, 0.95)
+    ceiling.card(CardPoint(START_US + 365 * 24 * HOUR_US, "GPU-1", util=0.9, power_w=400.0))
+    looks(ceiling, START_US + HOUR_US, 0.63)
+    assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.95, 0.63)
+    assert len(ceiling.polls.open) < 200  # it waits for the end of a quarter of an hour, and not of a year
+
+
+def test_one_late_look_does_not_turn_the_clock_back() -> None:
+    ceiling = Ceiling()
+    looks(ceiling, START_US, 0.95)
+    ceiling.card(CardPoint(START_US - HOUR_US, "GPU-1", util=0.1))
+    looks(ceiling, START_US + HOUR_US, 0.63)
+    assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.95, 0.63)

@@ -228,6 +228,38 @@ def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room(
     assert warning.evidence["margin_c"] > 10
 
 
+def with_memory(points: list[CardPoint], over_c: float) -> list[CardPoint]:
+    """Memory so much hotter than the core at 400 W, and 3 °C more for 100 W more."""
+    return [p._replace(mem_temp_c=(p.temp_c or 0.0) + over_c + 0.03 * ((p.power_w or 0.0) - 400.0)) for p in points]
+
+
+def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory_draws_less_too() -> None:
+    """What it still draws explains a memory far cooler than this; but that is no further above the core than it always was."""
+    story = Story(HEALTHY._replace(power_w=400.0)).play(4.0)
+    story.point = HEALTHY._replace(power_w=200.0)
+    story.play(1.0)
+    story.point = HEALTHY._replace(power_w=400.0)
+    healthy = with_memory(warmed(story.play(1.0).points), 10.0)
+    story.points = []
+    hot = story.play(
+        0.6, lambda p, _: p._replace(temp_c=87.0, mem_temp_c=97.0, margin_c=0.0, power_w=200.0, sm_clock_mhz=1200.0), thermal=0.9
+    )
+    channel = feed(CardChannel("GPU-1"), [*healthy, *hot.points])
+    assert [w.sign for w in channel.warnings(SETTINGS) if w.evidence["cause"] != "heat"] == []
+    assert {"thermal_duty", "thermal_residual"} <= set(signs_of(channel))
+    newest = channel.history.minutes[-1]
+    assert (newest.mem_residual_c or 0.0) - (newest.residual_c or 0.0) > SETTINGS.residual_c  # it is not that there was nothing to see
+
+
+def test_memory_that_is_further_above_a_hot_core_than_ever_is_memory_heat() -> None:
+    story = Story().play(5.0)
+    points = with_memory(warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4), 10.0)
+    since_us = START_US + round(4.5 * HOUR_US)
+    hotter = [p if p.at_us < since_us else p._replace(mem_temp_c=(p.mem_temp_c or 0.0) + 40.0) for p in points]
+    assert "memory_residual" in signs_of(feed(CardChannel("GPU-1"), hotter))
+    assert "memory_residual" not in signs_of(feed(CardChannel("GPU-1"), points))
+
+
 def test_a_warm_up_is_not_heat() -> None:
     story = Story()
     for turn in range(20):
@@ -303,10 +335,37 @@ def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_
     assert quick.warnings(SETTINGS) == slow.warnings(SETTINGS)
 
 
+def test_a_throttle_time_that_outran_the_clock_is_no_throttling() -> None:
+    """40 000 s in an answer of two seconds, of a cool card at full clock."""
+    assert signs_of(told(sampled(100) + sampled(20, throttle_thermal_ms=4e7))) == []
+
+
+def test_a_low_clock_is_seen_beside_answers_of_which_nobody_told_the_length() -> None:
+    def untimed(points: list[CanaryPoint]) -> CardChannel:
+        channel = CardChannel("GPU-1")
+        for number, point in enumerate(points):
+            at_us = START_US + number * MINUTE_US
+            channel.canary(point._replace(at_us=at_us, known_us=at_us), SETTINGS)
+            channel.advance(at_us + 5 * SECOND_US, SETTINGS)
+        channel.advance(START_US + len(points) * MINUTE_US + MINUTE_US, SETTINGS)
+        return channel
+
+    assert signs_of(untimed(sampled(200))) == []
+    assert signs_of(untimed(sampled(200) + sampled(12, sm_clock_mhz=1700.0))) == ["clock_deficit"]
+    idle = sampled(12, sm_clock_mhz=345.0, gpu_util=0.0)
+    assert signs_of(untimed(sampled(200) + idle)) == []
+
+
+def test_throttle_time_alone_is_enough_to_be_seen() -> None:
+    bare = CanaryPoint(0, 0, gpu_uuid="GPU-1", throttle_thermal_ms=0.0)
+    points = [bare] * 20 + [bare._replace(throttle_thermal_ms=1500.0)] * 10
+    assert signs_of(told(points)) == ["thermal_duty"]
+
+
 def test_samples_of_another_card_are_not_taken() -> None:
     channel = CardChannel("GPU-1")
     channel.canary(sampled(1)[0]._replace(gpu_uuid="GPU-2"), SETTINGS)
-    assert channel.anchor_us is None
+    assert channel.grid.anchor_us is None
 
 
 # -- what is missing, and what works ----------------------------------------------------------------------------------
@@ -385,9 +444,112 @@ def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out()
     before = ADAPTER.dump_json(channel)
     channel.card(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
     channel.advance(story.points[-1].at_us + 2 * MINUTE_US, SETTINGS)
-    assert channel.dropped == 1
-    channel.dropped = 0
+    assert channel.grid.dropped == 1
+    channel.grid.dropped, channel.grid.behind, channel.attendance = 0, 0, ADAPTER.validate_json(before).attendance
     assert ADAPTER.dump_json(channel) == before
+    channel.grid.dropped = 7
+    assert "left out: 7 looks that came when their minute was judged already" in channel.armed(SETTINGS)[0].detail
+
+
+def ahead(years: float = 1.0) -> CardPoint:
+    """A healthy look of a machine whose clock is ahead."""
+    return HEALTHY._replace(at_us=START_US + 2 * HOUR_US + round(years * 365 * 24 * HOUR_US))
+
+
+def hot_after(channel: CardChannel, told_us: int | None) -> CardChannel:
+    """Twenty minutes of throttling; the time is told as it is, or as one that is ahead and stands still."""
+    story = Story()
+    story.at_us = START_US + 2 * HOUR_US
+    for point in story.play(0.33, thermal=0.9).points:
+        channel.card(point, SETTINGS)
+        channel.advance(point.at_us if told_us is None else told_us, SETTINGS)
+    return channel
+
+
+@pytest.mark.parametrize("years", [1.0, 2 / 24 / 365])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_look_from_the_future_does_not_blind_a_card(years: float, told: bool) -> None:
+    """Whether the time that is told was taken from that look, or is right."""
+    channel, look = Story().play(2.0).channel(), ahead(years)
+    channel.card(look, SETTINGS)
+    if told:
+        channel.advance(look.at_us + 2 * MINUTE_US, SETTINGS)
+    (warning,) = hot_after(channel, look.at_us + 2 * MINUTE_US if told else None).warnings(SETTINGS)
+    assert warning.sign == "thermal_duty"
+    assert warning.since_us == pytest.approx(START_US + 2 * HOUR_US, abs=2 * MINUTE_US)
+    assert channel.grid.dropped <= 2
+    assert max(minute.at_us for minute in channel.history.minutes) < look.at_us
+
+
+def test_another_reading_from_the_future_does_not_blind_a_card_either() -> None:
+    channel = Story().play(2.0).channel()
+    channel.advance(ahead().at_us, SETTINGS)
+    assert signs_of(hot_after(channel, ahead().at_us)) == ["thermal_duty"]
+
+
+def test_a_brake_from_the_future_is_not_on_for_ever() -> None:
+    channel, at_us = Story().play(2.0).channel(), ahead().at_us
+    for number in range(3):
+        channel.card(HEALTHY._replace(at_us=at_us + number * SECOND_US, event_reasons=0x88), SETTINGS)
+    assert signs_of(channel) == ["brake"]
+    story = Story()
+    story.at_us = START_US + 2 * HOUR_US
+    assert signs_of(feed(channel, story.play(0.3).points)) == []
+
+
+def test_what_began_while_the_clock_was_ahead_is_not_dated_into_the_future() -> None:
+    channel, story = Story().play(2.0).channel(), Story()
+    story.at_us = ahead().at_us
+    feed(channel, story.play(0.2, thermal=0.9).points)
+    assert signs_of(channel) == ["thermal_duty"]
+    (warning,) = hot_after(channel, None).warnings(SETTINGS)
+    assert warning.since_us == pytest.approx(START_US + 2 * HOUR_US, abs=2 * MINUTE_US)
+
+
+def test_what_was_learnt_stays_when_the_clock_was_ahead() -> None:
+    channel = Story().play(4.0).channel()
+    channel.card(ahead(), SETTINGS)
+    channel.advance(ahead().at_us + 2 * MINUTE_US, SETTINGS)
+    story = Story()
+    story.at_us = START_US + 4 * HOUR_US
+    feed(channel, story.play(1.0).points)
+    assert all(a.armed for a in channel.armed(SETTINGS)[:3])
+    assert channel.history.usual().sm_clock_mhz == 1980.0
+    assert 0 < len(channel.unlearnt) < 40
+
+
+def test_a_few_late_looks_do_not_turn_the_clock_back() -> None:
+    story = Story().play(2.0)
+    channel = story.channel()
+    for point in story.play(0.3).points[-90:]:
+        channel.card(point, SETTINGS)
+        channel.card(HEALTHY._replace(at_us=point.at_us - HOUR_US, temp_c=99.0), SETTINGS)
+        channel.advance(point.at_us, SETTINGS)
+    assert channel.grid.dropped == 90
+    assert [minute.temp_c for minute in channel.history.minutes if minute.temp_c != 60.0] == []
+
+
+@pytest.mark.parametrize("step_s", [120.0, 20.0])
+def test_another_length_of_a_step_blinds_no_card(step_s: float) -> None:
+    story = Story().play(10.0)
+    channel, settings = story.channel(), DriftSettings(card_step_s=step_s)
+    begun = len(story.points)
+    story.at_us += 3 * MINUTE_US  # `channel` was told two more minutes
+    story.play(0.4, thermal=0.9)
+    (warning,) = feed(channel, story.points[begun:], settings).warnings(settings)
+    assert (warning.sign, channel.grid.dropped) == ("thermal_duty", 0)
+    assert warning.since_us == pytest.approx(START_US + 10 * HOUR_US + 3 * MINUTE_US, abs=step_s * SECOND_US)
+    assert channel.grid.step_us == step_s * SECOND_US
+    assert len(channel.grid.waiting) <= 2
+
+
+def test_looks_that_wait_are_not_lost_when_the_step_changes() -> None:
+    channel, settings = CardChannel("GPU-1"), DriftSettings(card_step_s=20.0)
+    for second in range(0, 50, 5):
+        channel.card(HEALTHY._replace(at_us=START_US + second * SECOND_US, temp_c=60.0 + second), SETTINGS)
+    channel.advance(START_US + 2 * MINUTE_US, settings)
+    assert [(minute.at_us - START_US) // SECOND_US for minute in channel.history.minutes] == [0, 20, 40]
+    assert [minute.temp_c for minute in channel.history.minutes] == [67.5, 87.5, 102.5]
 
 
 def test_asking_changes_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cardstories import HEALTHY
 
-from monitor.judge.drift.looks import Look, Stretch, look_of_card, look_of_sample, merged, middle, minute_of
+from monitor.judge.drift.looks import Look, Stretch, look_of_card, look_of_sample, merged, middle, minute_of, tells_of_card
 from monitor.judge.drift.values import SECOND_US
 from monitor.model import CanaryPoint
 
@@ -95,6 +95,55 @@ def test_a_sample_tells_the_share_of_its_time() -> None:
     assert minute(sample()).thermal_duty == 0.25
     assert minute(sample(), sample(throttle_thermal_ms=0.0)).thermal_duty == 0.125
     assert minute(sample(throttle_thermal_ms=None)).thermal_duty is None
+
+
+@pytest.mark.parametrize(("name", "counters"), [("thermal", 2), ("power", 1), ("brake", 1)])
+def test_more_than_can_have_passed_between_two_readings_is_unknown(name: str, counters: int) -> None:
+    """A sample of two seconds, with readings up to ten seconds further apart; by software and by hardware, heat may be counted twice."""
+    most_ms = counters * 12_000.0
+    share = f"{name}_share"
+    assert getattr(sample(**{f"throttle_{name}_ms": most_ms}), share) == 1.0
+    assert getattr(sample(**{f"throttle_{name}_ms": most_ms + 1.0}), share) is None
+    assert getattr(sample(**{f"throttle_{name}_ms": 40_000_000.0}), share) is None
+
+
+NAMELESS = {"known_us": 0, "e2e_ms": None}  # no duration was told
+
+
+def test_of_an_answer_of_unknown_length_no_share_of_time_is_known() -> None:
+    found = sample(**NAMELESS, throttle_thermal_ms=500.0, throttle_power_ms=0.0, gpu_util=0.9)
+    assert (found.thermal_share, found.power_share) == (None, None)
+
+
+def test_the_length_is_that_of_first_token_and_rate_where_no_duration_was_told() -> None:
+    found = sample(**NAMELESS, ttft_ms=500.0, completion_tokens=151.0, decode_tok_s=100.0, throttle_thermal_ms=500.0, gpu_util=0.1)
+    assert (found.thermal_share, found.sm_clock_mhz) == (0.25, 1980.0)
+    short = sample(**NAMELESS, ttft_ms=20.0, completion_tokens=8.0, decode_tok_s=100.0, gpu_util=0.9)
+    assert short.sm_clock_mhz is None
+
+
+def test_the_clock_beside_an_answer_of_unknown_length_counts_where_the_card_was_at_work() -> None:
+    assert sample(**NAMELESS, gpu_util=0.9).sm_clock_mhz == 1980.0
+    assert sample(**NAMELESS, gpu_util=0.0).sm_clock_mhz is None
+    by_power = CanaryPoint(0, 0, gpu_uuid="GPU-1", sm_clock_mhz=1980.0, power_w=300.0)
+    assert look_of_sample(by_power, top_power_w=400.0).sm_clock_mhz == 1980.0
+    assert look_of_sample(by_power._replace(power_w=70.0), top_power_w=400.0).sm_clock_mhz is None
+
+
+def test_where_the_card_does_not_tell_whether_it_worked_tokens_do() -> None:
+    assert sample(**NAMELESS, gpu_util=None, decode_tok_s=100.0).sm_clock_mhz == 1980.0
+    assert sample(**NAMELESS, gpu_util=None).sm_clock_mhz is None
+
+
+def test_other_readings_count_whatever_the_length() -> None:
+    found = sample(**NAMELESS, gpu_util=0.0, gpu_margin_c=2.0, power_limit_w=300.0)
+    assert (found.temp_c, found.margin_c, found.power_limit_w) == (61.0, 2.0, 300.0)
+
+
+def test_any_reading_a_card_can_be_judged_by_is_enough() -> None:
+    assert not tells_of_card(CanaryPoint(0, 0, gpu_uuid="GPU-1"))
+    for name in ("sm_clock_mhz", "gpu_temp_c", "gpu_margin_c", "power_limit_w", "throttle_thermal_ms", "throttle_brake_ms"):
+        assert tells_of_card(CanaryPoint(0, 0, gpu_uuid="GPU-1")._replace(**{name: 0.0}))
 
 
 def test_stretches_are_merged_by_their_busy_minutes_and_shares_by_time() -> None:

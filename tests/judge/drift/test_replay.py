@@ -10,11 +10,13 @@ from drifting import MINUTE_US, START_US, Tally, a_canary, a_look, a_reading
 from histories import NOON, a_probe
 
 from monitor.daemon.driftstate import codec
+from monitor.judge.answers import LastAnswers
 from monitor.judge.drift.beside import Rules
 from monitor.judge.drift.book import Entry
 from monitor.judge.drift.replay import Replay, in_order, known_us
 from monitor.judge.drift.values import DriftSettings
-from monitor.model import Kind, Pin, PinnedOutput, Point, Severity
+from monitor.judge.gate import SEVERAL
+from monitor.model import CanaryPoint, Kind, Pin, PinnedOutput, Point, Severity
 
 
 def replayed(points: list[Point], rules: Rules | None = None, **changes: Any) -> list[Entry]:
@@ -162,10 +164,39 @@ def test_log_probabilities_that_moved_are_found_with_the_pins_at_hand() -> None:
         for n in range(1, 6)
     }
     points: list[Point] = [
-        a_canary(10 * n + number / 10, probe=f"p{number}", verdict="pass", pin=number, logprob_shift=0.002 if n < 5 else 0.2)
+        a_canary(10 * n + number / 10, probe=f"p{number}", verdict="pass", pin=number, running=0.0, logprob_shift=0.002 if n < 5 else 0.2)
         for n in range(12)
         for number in pins
     ]
     entries = replayed(points, Rules(pins=pins))
     assert [(e.finding.kind, e.finding.subject) for e in entries] == [(Kind.QUALITY, "log-probabilities")]
+    assert replayed(points) == []
+    crowded: list[Point] = [p._replace(running=None) for p in points if isinstance(p, CanaryPoint)]
+    assert replayed(crowded, Rules(pins=pins)) == []  # nobody knows whether others were served
+
+
+def test_failures_spread_over_all_probes_are_found_as_the_daemon_finds_them() -> None:
+    """Every fourth run of twelve probes fails: each keeps its own rule, and all of them together do not."""
+    names = [f"p{n}" for n in range(12)]
+    points: list[Point] = [
+        a_canary(15 * r + n / 10, probe=name, verdict="fail" if (r + n) % 4 == 0 else "pass")
+        for r in range(30)
+        for n, name in enumerate(names)
+    ]
+    [entry] = replayed(points)
+    assert (entry.finding.kind, entry.finding.subject, entry.severity) == (Kind.QUALITY, SEVERAL, Severity.PAGE)
+
+
+def test_the_second_answer_of_a_probe_that_is_sent_twice_is_judged_as_the_probe_asks() -> None:
+    points: list[Point] = [a_canary(n, probe="pair-again", verdict="fail") for n in range(4)]
+    pair = a_probe("pair", same_salt_twice=True, repeats=4, require=1)
+    assert story(replayed(points, Rules(probes={"pair": pair}))) == [("quality", 3.0, None)]
+
+
+def test_a_long_healthy_time_costs_no_more_than_keeping_its_last_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: Any) -> Any:
+        raise AssertionError("asked for nothing")
+
+    monkeypatch.setattr(LastAnswers, "findings", asked)
+    points: list[Point] = [a_canary(n, verdict="pass", pin=1, logprob_shift=0.001, running=0.0) for n in range(500)]
     assert replayed(points) == []

@@ -1,0 +1,65 @@
+"""Which pin a sample of a file means: samples name them by numbers, files of pins have none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from monitor.daemon.pinsbeside import NumberedPins, pins_beside
+from monitor.model import CanaryPoint, Pin, PinnedOutput
+from monitor.store.csvpoints import TARGET
+from monitor.store.pinfile import PinFileError, to_yaml
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+HOUR_US = 3_600_000_000
+
+
+def pin(probe: str = "chat", hours: float = 0.0, fingerprint: str | None = "a", target: str = "t") -> Pin:
+    made = NOON + timedelta(hours=hours)
+    outputs = (PinnedOutput("Yes", ("Yes",), (7,), (-0.1,), "stop", 5),)
+    return Pin(0, target, probe, "r", fingerprint, "right", "me", made, made + timedelta(days=30), outputs, 4, 0.003)
+
+
+def sample(number: int, hours: float, probe: str = "chat", fingerprint: str | None = "a", stale: bool | None = False) -> CanaryPoint:
+    at_us = int(NOON.timestamp() * 1e6 + hours * HOUR_US)
+    return CanaryPoint(at_us, at_us, probe=probe, pin=number, fingerprint=fingerprint, stale=stale, logprob_shift=0.001)
+
+
+def test_a_number_is_the_newest_pin_of_the_probe_that_was_there_then() -> None:
+    pins = [pin(), pin("coding"), pin(hours=4)]
+    numbered = NumberedPins(pins)
+    numbered.note([sample(12, 1), sample(13, 1, "coding"), sample(14, 5), sample(12, 6)])
+    assert numbered.numbered == {12: pins[0], 13: pins[1], 14: pins[2]}
+
+
+def test_a_number_is_no_pin_of_another_identity_unless_the_sample_was_judged_by_a_stale_one() -> None:
+    pins = [pin(), pin(hours=2, fingerprint="b")]
+    numbered = NumberedPins(pins)
+    numbered.note([sample(1, 3, fingerprint="a"), sample(2, 3, fingerprint="b"), sample(3, 3, fingerprint="c", stale=True)])
+    assert numbered.numbered == {1: pins[0], 2: pins[1], 3: pins[1]}
+
+
+def test_a_pin_that_is_not_there_is_said_and_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "h.pins.yaml").write_text(to_yaml([pin()]))
+    beside = pins_beside(tmp_path / "h.csv")
+    beside.note("t", [sample(1, 1), sample(2, 1, "coding"), sample(3, -1)])
+    assert list(beside.of("t")) == [1]
+    [note] = beside.notes()
+    assert "not judged for chat, coding: h.pins.yaml holds no pin of theirs" in note
+
+
+def test_where_samples_name_no_target_all_pins_are_theirs(tmp_path: Path) -> None:
+    (tmp_path / "h.pins.yaml").write_text(to_yaml([pin()]))
+    beside = pins_beside(tmp_path / "h.csv")
+    for target in ("t", "other", TARGET):
+        beside.note(target, [sample(1, 1)])
+    assert [len(beside.of(target)) for target in ("t", "other", TARGET)] == [1, 0, 1]
+
+
+def test_without_such_a_file_there_are_no_pins_and_a_broken_one_is_refused(tmp_path: Path) -> None:
+    assert list(pins_beside(tmp_path / "h.csv").pins) == []
+    (tmp_path / "h.pins.yaml").write_text("pins: 3")
+    with pytest.raises(PinFileError, match=r"h\.pins\.yaml: is no file of pins"):
+        pins_beside(tmp_path / "h.csv")
