@@ -122,7 +122,7 @@ class StepWatch:
             wander, ramp_wander = gone * decay, ramp_gone * decay
             left = 1.0 - wander - constant
             grown = (index - block + 1) * growth
-            ramp_left = (min(most, grown)) - ramp_wander - ramp_constant
+            ramp_left = min(most, grown) - ramp_wander - ramp_constant
             z = abs(surprise + step_small * left)
             small = was_small + nothing - (0.5 * z * z if z <= TAIL else TAIL * z - TAIL_LESS)
             z = abs(surprise + step_large * left)
@@ -133,9 +133,7 @@ class StepWatch:
                 swallowed, ramp_swallowed = wander + gain_wander * left, ramp_wander + gain_wander * ramp_left
                 following, ramp_following = constant + gain_constant * left, ramp_constant + gain_constant * ramp_left
                 kept.append(Onset(block, swallowed, following, ramp_swallowed, ramp_following, small, large, ramp))
-                total += (
-                    exp(min(MOST, small)) + exp(min(MOST, large)) + exp(min(MOST, ramp))
-                )
+                total += exp(min(MOST, small)) + exp(min(MOST, large)) + exp(min(MOST, ramp))
         if len(kept) > MOST_ONSETS:
             kept.remove(min(kept, key=lambda onset: onset.best))
         self.onsets = kept
