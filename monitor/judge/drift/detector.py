@@ -23,7 +23,7 @@ from monitor.judge.drift.levels import LevelChannel
 from monitor.judge.drift.prefix import PrefixChannel
 from monitor.judge.drift.speed import SpeedChannel
 from monitor.judge.drift.starts import StartChannel, slope_per_h
-from monitor.judge.drift.troubles import Seen, Trouble
+from monitor.judge.drift.trouble import Seen, Trouble
 from monitor.judge.drift.values import DAY_US, HOUR_US, SECOND_US, Armed, CardSigns, DriftSettings, Effect, FlowSigns, Signs, Warned
 from monitor.judge.drift.window import ChangeWindow, Comparison
 from monitor.model import CanaryPoint, CardPoint, Finding, Outcome, Point, Severity

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from monitor.judge.drift.troubles import Trouble
+from monitor.judge.drift.trouble import Trouble
 from monitor.model import Cause, Finding, Kind, Severity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,79 +6,26 @@ are one incident, which gets louder; three cards in one hot room are one. What w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from monitor.judge.drift.cardtroubles import card_troubles
 from monitor.judge.drift.causes import Attribution, attribute, figures
 from monitor.judge.drift.proofs import Look, clock_down
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, Effect, Signs, Warned
+from monitor.judge.drift.trouble import KINDS_OF_CARDS, LOUDNESS, Seen, Trouble, family, name_of
+from monitor.judge.drift.values import HOUR_US, MINUTE_US, Effect, Signs
 from monitor.model import Cause, Kind, Severity
 
-LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
-THERMAL = (Cause.HEAT, Cause.MEMORY_HEAT)
-POWER = (Cause.POWER_CAP, Cause.POWER_BRAKE)
-FAMILY: Mapping[Cause, Kind] = {**dict.fromkeys(THERMAL, Kind.THERMAL), **dict.fromkeys(POWER, Kind.POWER)}
-KINDS_OF_CARDS = tuple(kind.value for kind in (Kind.THERMAL, Kind.POWER))
-#: What the warnings of cards may say, with scores beside those of causes.py: a card that says it itself is worth a little more.
-CARD_SCORES: Mapping[Cause, float] = {
-    Cause.POWER_BRAKE: 7.0,
-    Cause.MEMORY_HEAT: 6.5,
-    Cause.HEAT: 6.0,
-    Cause.POWER_CAP: 5.5,
-    Cause.HIDDEN_LIMIT: 4.5,
-}
-SIGN_ORDER = (
-    "brake",
-    "hw_thermal",
-    "thermal_duty",
-    "power_limit",
-    "power_duty",
-    "hidden_limit",
-    "margin",
-    "memory_residual",
-    "clock_deficit",
-)
 SETTLE_US = HOUR_US  # so long the newest attribution counts; after that only a better proven one replaces what was named
 DECIDE_US = 24 * HOUR_US  # after so long nothing new can be learnt from before and after
 WAIT_US = 5 * MINUTE_US  # a changed digest waits so long for what it may come from: a lowered power limit is in it
-TOGETHER_US = 15 * MINUTE_US  # cards that fall ill within so much of each other do so for one reason
 CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
-
-
-@dataclass(slots=True)
-class Trouble:
-    """What is open: in plain data, so that it can be stored. Kind, cause and severity are the words of the closed lists."""
-
-    name: str  # main, level, thermal, power, config, workload; "thermal UUID" of a card that fell ill by itself
-    kind: str
-    subject: str
-    severity: str
-    since_us: int
-    opened_us: int
-    cause: str | None = None
-    score: float = 0.0
-    evidence: dict[str, Any] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)  # sentences of the card's warnings
-    look_at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """All that the parts say at one moment."""
-
-    effects: Mapping[str, Effect]  # decode, ttft, steps, start, cache
-    levels: Mapping[str, Effect]  # by traffic class
-    warned: Sequence[Warned]
-    signs: Signs  # beside `effects`, or where there are none, beside the levels
-    workload: tuple[int, float, float] | None = None
-    changed_us: int | None = None  # a change of the digest that is still being compared
-    comparisons: Mapping[str, Any] = field(default_factory=dict)
 
 
 def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]:
     """What is open now, each trouble once."""
-    cards = _card_troubles(seen, held, now_us)
+    cards = card_troubles(seen, held, now_us)
     main = _main(seen, cards, held, now_us)
     if main is not None:
         cards = {name: trouble for name, trouble in cards.items() if not _is_told_with(main, trouble)}
@@ -95,95 +42,8 @@ def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]
 def _is_told_with(main: Trouble, card: Trouble) -> bool:
     """Whether what a card warns of is what explains the trouble that is felt: by its cards, or where nobody warned, by its cause."""
     if "cards" in main.evidence:
-        return _family(card.name) == _name_of(Cause(str(main.cause))) and bool({*card.evidence["cards"]} & {*main.evidence["cards"]})
-    return card.name == _name_of(Cause(str(main.cause)))
-
-
-def _family(name: str) -> str:
-    """thermal of "thermal GPU-1": a card that fell ill by itself is in the name of its trouble."""
-    return name.partition(" ")[0]
-
-
-# -- cards ------------------------------------------------------------------------------------------------------------
-
-
-def _card_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict[str, Trouble]:
-    """The warnings of all cards, by what they are about: thermal, power, or (main) a clock that is low for another reason. Cards that
-    fall ill together, as in a hot room, are one trouble; one that falls ill at another time is its own, named with its UUID."""
-    families: dict[str, list[Warned]] = {}
-    for warning in [_explained(warning, seen) for warning in seen.warned]:
-        families.setdefault(_name_of(_cause_of(warning)), []).append(warning)
-    grouped = {name: group for family, warnings in families.items() for name, group in _together(family, warnings, held).items()}
-    return {name: _of_warnings(name, group, seen.signs.calm, held.get(name), now_us) for name, group in grouped.items()}
-
-
-def _together(family: str, warnings: Sequence[Warned], held: Mapping[str, Trouble]) -> dict[str, list[Warned]]:
-    """The warnings of one family, by the name of the trouble they belong to. A card stays in the trouble that it is in."""
-    if family == "main":
-        return {family: list(warnings)}
-    own = {name: trouble for name, trouble in held.items() if _family(name) == family}
-    ill = {name: set(trouble.evidence["cards"]) for name, trouble in own.items() if "cards" in trouble.evidence}
-    felt = next((name for name in own if name not in ill), None)  # before any card said so: that is what they say now
-    since_us: dict[str, int] = {}
-    for warning in warnings:
-        since_us[warning.subject] = min(warning.since_us, since_us.get(warning.subject, warning.since_us))
-    names = dict.fromkeys(since_us, felt) if felt is not None else {}
-    names |= {card: name for card in since_us for name in ill if card in ill[name]}
-    for card in sorted(since_us.keys() - names.keys(), key=lambda card: (since_us[card], card)):
-        near = [names[other] for other in names if abs(since_us[other] - since_us[card]) <= TOGETHER_US]
-        names[card] = near[0] if near else f"{family} {card}" if family in {*own, *names.values()} else family
-    return {name: [w for w in warnings if names[w.subject] == name] for name in dict.fromkeys(names.values())}
-
-
-def _place(sign: str) -> int:
-    """What is told first: what the driver counts, then what follows from it."""
-    return SIGN_ORDER.index(sign) if sign in SIGN_ORDER else len(SIGN_ORDER)
-
-
-def _name_of(cause: Cause) -> str:
-    """Of the trouble that a cause makes: what a card is held back by, or anything else that is slow."""
-    return FAMILY[cause].value if cause in FAMILY else "main"
-
-
-def _explained(warning: Warned, seen: Seen) -> Warned:
-    """A low clock that the card itself does not explain may be explained by how it was before and is now."""
-    if _cause_of(warning) is not Cause.UNEXPLAINED:
-        return warning
-    card = next((card for card in seen.signs.cards if card.uuid == warning.subject), None)
-    why = attribute(Signs({}, (), () if card is None else (card,), seen.signs.flow))
-    return replace(warning, evidence={**warning.evidence, "cause": why.cause.value}) if why.cause in CARD_SCORES else warning
-
-
-def _cause_of(warning: Warned) -> Cause:
-    return Cause(warning.evidence.get("cause", Cause.UNEXPLAINED))
-
-
-def _of_warnings(name: str, warnings: Sequence[Warned], calm: Sequence[str], held: Trouble | None, now_us: int) -> Trouble:
-    cards = sorted({w.subject for w in warnings})
-    held = held if held is not None and _goes_on(held, cards) else None
-    first = None if held is None else held.subject
-    loudest = max(warnings, key=lambda w: (LOUDNESS.index(w.severity), CARD_SCORES.get(_cause_of(w), 0.0), w.subject == first, -w.since_us))
-    cause, kind = _cause_of(loudest), FAMILY.get(_cause_of(loudest), Kind.SPEED)
-    subject = held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
-    since_us = min([w.since_us for w in warnings] + ([held.since_us] if held is not None else []))
-    evidence = {
-        "signs": sorted({w.sign for w in warnings}),
-        "cards": cards,
-        "calm": list(calm),
-        **{key: value for key, value in loudest.evidence.items() if key != "cause"},
-    }
-    in_order = sorted(warnings, key=lambda w: (-LOUDNESS.index(w.severity), w.subject != subject, _place(w.sign), w.subject))
-    opened_us = held.opened_us if held is not None else now_us
-    told = [w.summary for w in in_order]
-    return Trouble(name, kind, subject, loudest.severity, since_us, opened_us, cause, CARD_SCORES.get(cause, 0.0), evidence, told)
-
-
-def _goes_on(held: Trouble, cards: Sequence[str]) -> bool:
-    """Whether these cards' trouble is still the one that was open: it is felt, or the card it is named after is still ill. A trouble of
-    which that card is well again is over, and what others still show is another one, with a subject and a beginning of its own."""
-    if "effects" in held.evidence:
-        return True
-    return bool(set(cards) & set(held.evidence.get("cards", ()))) if held.kind == Kind.SPEED else held.subject in cards
+        return family(card.name) == name_of(Cause(str(main.cause))) and bool({*card.evidence["cards"]} & {*main.evidence["cards"]})
+    return card.name == name_of(Cause(str(main.cause)))
 
 
 # -- speed ------------------------------------------------------------------------------------------------------------
@@ -199,9 +59,9 @@ def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble],
     if by_card is not None and why.cause is not Cause.CACHE_LOST:
         louder = _louder(by_card, seen, why)
         return louder if first is None or by_card.name in held else _under(first, louder)
-    before = first or held.get(_name_of(why.cause))
+    before = first or held.get(name_of(why.cause))
     cause, kind, score = _steady(why, before, now_us)
-    name = _name_of(cause) if first is None else first.name
+    name = name_of(cause) if first is None else first.name
     kind = kind if first is None or kind is Kind.CONFIG_CHANGE else Kind(first.kind)
     subject = _subject(kind, seen, why, before)
     severity = max((effect.severity for effect in seen.effects.values()), key=LOUDNESS.index)
@@ -214,8 +74,8 @@ def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble],
 def _felt_first(held: Mapping[str, Trouble], cards: Mapping[str, Trouble]) -> Trouble | None:
     """What was felt and is open, and is no card's own warning now."""
     families = ("main", *KINDS_OF_CARDS)
-    open_now = [trouble for name, trouble in held.items() if _family(name) in families and (name == "main" or name not in cards)]
-    found = sorted(open_now, key=lambda trouble: families.index(_family(trouble.name)))
+    open_now = [trouble for name, trouble in held.items() if family(name) in families and (name == "main" or name not in cards)]
+    found = sorted(open_now, key=lambda trouble: families.index(family(trouble.name)))
     return next((trouble for trouble in found if "effects" in trouble.evidence), None)
 
 

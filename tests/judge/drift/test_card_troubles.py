@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from monitor.judge.drift.findings import finding_of
-from monitor.judge.drift.troubles import Seen, Trouble, judge
+from monitor.judge.drift.trouble import Seen, Trouble
+from monitor.judge.drift.troubles import judge
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, CardSigns, Effect, Pair, Shift, Signs, Warned
 from monitor.model import Cause, Severity
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from monitor.judge.drift.findings import finding_of
-from monitor.judge.drift.troubles import Seen, Trouble, judge
+from monitor.judge.drift.trouble import Seen, Trouble
+from monitor.judge.drift.troubles import judge
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, CardSigns, Effect, FlowSigns, Pair, Shift, Signs, Warned
 from monitor.model import Cause, Finding, Kind, Severity
 
