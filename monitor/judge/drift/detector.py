@@ -24,7 +24,19 @@ from monitor.judge.drift.prefix import PrefixChannel
 from monitor.judge.drift.speed import SpeedChannel
 from monitor.judge.drift.starts import StartChannel, slope_per_h
 from monitor.judge.drift.trouble import Seen, Trouble
-from monitor.judge.drift.values import DAY_US, HOUR_US, SECOND_US, Armed, CardSigns, DriftSettings, Effect, FlowSigns, Signs, Warned
+from monitor.judge.drift.values import (
+    DAY_US,
+    HOUR_US,
+    MINUTE_US,
+    SECOND_US,
+    Armed,
+    CardSigns,
+    DriftSettings,
+    Effect,
+    FlowSigns,
+    Signs,
+    Warned,
+)
 from monitor.judge.drift.window import ChangeWindow, Comparison
 from monitor.model import CanaryPoint, CardPoint, Finding, Outcome, Point, Severity
 
@@ -34,6 +46,8 @@ GROWN = 1.25
 FORGET_CARD_US = 7 * DAY_US  # a card that was not seen for so long, while others were, is forgotten
 RELEARNT = "learnt anew"  # in the place of what was open
 COMPARED = ("decode", "ttft", "steps")
+MOVED_PCT = {"decode": 3.0, "ttft": 10.0, "steps": 3.0}  # what moved by less is calm: a few blocks tell no better
+WHOLE_US = 30 * MINUTE_US  # so long a slow start may take until all of it is seen
 
 
 @dataclass(slots=True)
@@ -109,7 +123,7 @@ class Detector:
     # -- judging ------------------------------------------------------------------------------------------------------
 
     def _judge(self, now_us: int, settings: DriftSettings) -> list[Trouble]:
-        effects = self._effects(settings)
+        effects = self._effects(now_us, settings)
         levels = self.levels.effects(settings)
         warned = [warning for card in self.cards.values() for warning in card.warnings(settings, self.elasticity)]
         comparisons = self._compare(settings)
@@ -138,7 +152,7 @@ class Detector:
             self.compared, self.compared_with = self.window.compare(settings), len(window.after)
         return self.compared
 
-    def _effects(self, settings: DriftSettings) -> dict[str, Effect]:
+    def _effects(self, now_us: int, settings: DriftSettings) -> dict[str, Effect]:
         """Slower decoding, first tokens, steps, a slow start, a lost cache; by channel."""
         found = {effect.channel: effect for effect in self.speed.effects(settings)}
         for effect in (self._slow_start(settings), self.prefix.effect()):
@@ -146,10 +160,26 @@ class Detector:
                 found[effect.channel] = effect
         decode = found.get("decode")
         if decode is not None and "start" not in found:
-            start_us = self.starts.restarted(decode.since_us, within_us=0)
+            start_us = self.starts.restarted(decode.since_us, within_us=int(settings.block_s * SECOND_US))  # it is dated by blocks
             if start_us is not None and self.starts.digest_changed(decode.since_us) is None:
                 found["start"] = Effect("start", decode.shift, start_us, decode.severity, decode.statistic)
-        return found
+        return {} if self._half_seen(found, now_us, settings) else found
+
+    def _half_seen(self, found: dict[str, Effect], now_us: int, settings: DriftSettings) -> bool:
+        """First tokens of a new start are slow, and its decoding shows a loss too that has not lasted for long enough: told as one."""
+        if set(found) != {"ttft"}:
+            return False
+        start_us = self.starts.restarted(found["ttft"].since_us)
+        return start_us is not None and now_us - start_us < WHOLE_US and self._moves("decode", found["ttft"].since_us, settings)
+
+    def _moves(self, channel: str, since_us: int, settings: DriftSettings) -> bool:
+        """Whether a channel differs from normal by more than chance and more than a little, although no effect is open."""
+        shift = self.speed.shift_since(channel, since_us, settings)
+        return shift is not None and not shift.low_pct <= 0.0 <= shift.high_pct and abs(shift.change_pct) > MOVED_PCT[channel]
+
+    def _is_calm(self, channel: str, since_us: int, settings: DriftSettings) -> bool:
+        known = self.speed.shift_since(channel, since_us, settings) is not None
+        return known and not self._moves(channel, since_us, settings)
 
     def _slow_start(self, settings: DriftSettings) -> Effect | None:
         offsets = self.speed.start_offsets() if self.starts.starts else []  # nothing to compare before a second start
@@ -175,7 +205,7 @@ class Detector:
         start_us = self.starts.process_start_us
         return Signs(
             effects=effects,
-            calm=tuple(c for c in COMPARED if c not in effects and self.speed.shift_since(c, felt_us, settings) is not None),
+            calm=tuple(c for c in COMPARED if c not in effects and self._is_calm(c, felt_us, settings)),
             cards=tuple(self._card_signs(uuid, before, now, settings) for uuid in self.cards),
             flow=self._flow_signs(before, now, settings),
             since_us=felt_us,

@@ -68,6 +68,15 @@ def test_a_start_that_lands_slow_is_a_slow_start() -> None:
     assert (found.kind, found.cause) == (Kind.SLOW_START, Cause.SLOW_STATE)
 
 
+def test_a_start_that_lands_slow_is_told_as_one_and_never_as_slow_first_tokens_before() -> None:
+    for slow in (1.2, 1.5):
+        story = ServerStory()
+        detector = learnt(story)
+        story.state.slow, story.state.process_us = slow, START_US + 4 * HOUR_US
+        told = {(f.kind, f.cause) for _ in range(12) for f in feed(detector, story.play(5 / 60))}
+        assert told == {(Kind.SLOW_START, Cause.SLOW_STATE)}
+
+
 def test_a_restart_as_good_as_the_last_is_not_spoken_of() -> None:
     story = ServerStory()
     detector = learnt(story)
