@@ -6,7 +6,7 @@ the C stub of NVML under the real binding. What is done to them, one after the o
     the engine's share of the processor is cut by a cgroup quota, while the card's clock falls and its counter of thermal slowdown runs
                                                                       -> cause heat
     the same cut, and the card shows nothing                          -> unexplained or host_bound, never heat
-    24 long batch requests at once on four places                     -> service_level, cause queueing
+    24 long batch requests at once on four places, again and again    -> service_level, cause queueing
 
 Needs root for the cgroup, gcc for the stub, and the server that `tests/vllm/install.sh` installs.
 """
@@ -118,6 +118,26 @@ def slowed(pid: int) -> Iterator[None]:
             group.rmdir()
 
 
+@contextmanager
+def batch_job(url: str) -> Iterator[None]:
+    """24 batch requests at once, and when they are answered as many again: a job that lasts for minutes, as on a large model 24 do."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.is_set():
+            with batch_load(url, 24, 900) as load:
+                while not (load.done or over.is_set()):
+                    time.sleep(0.2)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(60.0)
+
+
 def configured(canary: Canary) -> None:
     """Two steady decode probes and a capped chat, every two seconds; the shortened memory; the stub's card."""
     long = {"sampling": {"ignore_eos": True, "min_tokens": 64}, "max_wait": "2s"}
@@ -198,11 +218,11 @@ def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
             )
         )
     calm(canary)
-    with batch_load(server.url, 24, 900):
+    with batch_job(server.url):
         results.append(
             act(
                 canary,
-                "24 batch requests on four places",
+                "24 batch requests on four places, again and again",
                 "service_level, cause queueing",
                 lambda rows: any((row["kind"], row["cause"]) == ("service_level", "queueing") for row in rows)
                 and all(row["cause"] == "queueing" for row in rows),
