@@ -55,7 +55,7 @@ class IdentityWatch:
         self._writer = writer
         self._channels = channels
         self._sources = sources
-        self._read_only = read_only  # only the daemon writes identities: `probe` must not open incidents
+        self._read_only = read_only  # a command keeps the first identity of all, and no other: `probe` must not open incidents
         self._lock = asyncio.Lock()
         self.current: StoredFingerprint | None = None
 
@@ -65,7 +65,7 @@ class IdentityWatch:
 
     async def refresh(self, page: ServerPage) -> bool:
         """Read the identity now and keep it. A change is believed when a second look shows the same; False while it still moves."""
-        if self._read_only:
+        if self._read_only and self.current is not None:
             return True
         async with self._lock:
             seen = await read_identity(self._sources(), page)
@@ -98,7 +98,8 @@ class IdentityWatch:
 
     async def _keep(self, seen: Fingerprint) -> None:
         def work(connection: Connection) -> StoredFingerprint | None:
-            keep(connection, self._target_id, seen, self._channels)
+            if not self._read_only or fingerprints.current(connection, self._target_id) is None:
+                keep(connection, self._target_id, seen, self._channels)
             return fingerprints.current(connection, self._target_id)
 
         self.current = await asyncio.wrap_future(self._writer.submit(work))

@@ -5,7 +5,7 @@ Three answers are possible: it got worse, it did not, or there is too little to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
@@ -17,6 +17,7 @@ from monitor.model import REGRESSIONS, Outcome, Phase, Probe, Sample, Verdict
 SLOWER = 0.10  # a candidate this much slower in decode than production's own last day is a regression
 LATER = 0.30  # of the time to first token: prefill is far noisier (its variation within one machine was seen at 20 %)
 LEAST_LATER_MS = 20.0  # a first token that comes less later than this is felt by nobody
+LEAST_TOKENS = 32  # the rate of a shorter answer is a few steps of the engine, which one pause moves by a third
 LEAST_BEFORE = 4  # fewer samples of production say too little to call anybody slower
 
 
@@ -147,7 +148,7 @@ def _speed(rounds: Sequence[Sample], production: Sequence[Sample]) -> _Speed:
     ttft, ttft_before = _known([s.ttft_ms for s in rounds]), _known([s.ttft_ms for s in production])
     rates, rates_before = _known([s.decode_tok_s for s in rounds]), _known([s.decode_tok_s for s in production])
     slow = None
-    if is_slower(rates, rates_before):
+    if is_slower(_known(map(_lasting_rate, rounds)), _known(map(_lasting_rate, production))):
         slow = f"decode rate {median(rates):.1f} tokens/s, {_against(median(rates), median(rates_before))} than production's"
     elif is_later(ttft, ttft_before):
         slow = f"time to first token {median(ttft):.0f} ms, {_against(median(ttft), median(ttft_before))} than production's"
@@ -175,7 +176,13 @@ def _against(now: float, before: float) -> str:
     return f"{abs(change):.0f} % {'less' if change < 0 else 'more'}"
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _lasting_rate(sample: Sample) -> float | None:
+    """The decode rate of an answer that is long enough for one; every rate is shown, only these are judged."""
+    tokens = sample.completion_tokens
+    return None if tokens is not None and tokens < LEAST_TOKENS else sample.decode_tok_s
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
     return [v for v in values if v is not None]
 
 

@@ -173,9 +173,9 @@ def test_a_stream_that_breaks_is_1(cli: Command, pinned: Path, serve: Serve) -> 
 
 
 def test_speed_stands_beside_production_and_much_slower_decoding_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
-    answer = "one two three four five six seven eight nine ten eleven twelve"
+    answer = " ".join(f"word{number}" for number in range(40))
     server.state.answers = {SKY: answer}
-    write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 20"))
+    write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 60"))
     cli("pin", "--reason", "checked", "--repeats", "6")
     code, found = gate(cli, serve(answers={SKY: answer}, itl_s=0.02))
     [probe] = found["probes"]

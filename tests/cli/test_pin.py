@@ -278,9 +278,12 @@ def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
     assert "the server took a token 2.00 nat less likely than another one" in one["note"]
 
 
-def test_a_pin_before_the_daemon_ever_ran_says_under_what_it_will_be_filed(cli: Command, config: Path) -> None:
+def test_a_pin_before_the_daemon_ever_ran_is_filed_under_what_is_served(cli: Command, config: Path) -> None:
     [one] = cli("pin", "--reason", "first", "--repeats", "1", "--json").json["pins"]
-    assert one["note"] == "what is served was not read yet: the pin will be filed under what the daemon reads first"
+    assert one["note"] == ""
+    [served] = cli("fingerprint", "--json").json["fingerprints"]
+    assert [pin["fingerprint"] for pin in cli("pins", "--json").json["pins"]] == [served["digest"]]
+    assert cli("incidents", "--json").json["incidents"] == []  # the first identity is no change
 
 
 def uncertain(job: Any, tokens: Any) -> Any:

@@ -127,10 +127,11 @@ def test_a_pin_that_is_not_there_is_2(words: tuple[str, ...], cli: Command, pinn
     assert (ran.code, ran.out) == (2, "")
 
 
-def test_diff_says_which_answers_came_and_went_and_how_far_the_rest_moved(cli: Command, pinned: Path, server: StandIn) -> None:
-    server.state.answers = {SKY: "Indeed"}
-    server.state.template_salt = "Be brief."
-    cli("pin", "--reason", "second", "--repeats", "1")
+def test_diff_says_which_answers_came_and_went_and_how_far_the_rest_moved(cli: Command, pinned: Path) -> None:
+    assert cli("pins", "export", str(pinned)).code == 0
+    told = yaml.safe_load(pinned.read_text())["pins"][0]
+    other = {"outputs": [told["outputs"][0] | {"text": "Indeed"}], "prompt_tokens": told["prompt_tokens"] + 3}
+    assert cli("pins", "import", str(exported(cli, pinned, **other)), "--force").code == 0
     ran = cli("pins", "diff", "1", "2")
     assert ran.code == 0
     assert ran.out.splitlines()[:2] == ["- Yes", "+ Indeed"]
@@ -205,16 +206,8 @@ def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_
     assert cli("pins", "import", file, "--force", "--json").json == {"imported": [3], "ended": [2]}
 
 
-def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_taken(cli: Command, history: History, pinned: Path) -> None:
-    file, fields = str(exported(cli, pinned)), {"max_model_len": FingerprintField("max_model_len", "root", 1024, "a test")}
-
-    def served(connection: Connection) -> None:
-        row = queries.target(connection, "local")
-        assert row is not None
-        fingerprints.save(connection, row.id, digest(fields), fields, datetime.now(UTC))
-
-    history.do(served)
-    ran = cli("pins", "import", file)
+def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_taken(cli: Command, pinned: Path) -> None:
+    ran = cli("pins", "import", str(exported(cli, pinned, fingerprint=None)))
     assert ran.code == 2
     assert "does not say under what it was taken" in ran.err
 

@@ -78,6 +78,14 @@ def test_slower_needs_a_clear_median_and_a_best_round_below_the_usual() -> None:
     assert not is_slower([], before)
 
 
+def test_the_rate_of_a_short_answer_is_shown_and_makes_no_regression() -> None:
+    usual = [a_sample(decode_tok_s=rate, completion_tokens=12) for rate in (425.0, 414.0, 384.0, 430.0, 428.0)]
+    short = judged(PASS, PASS, PASS, production=tuple(usual), decode_tok_s=290.0, completion_tokens=12)
+    assert (short.decode_tok_s, short.decode_tok_s_against, short.regressed) == (290.0, 425.0, False)
+    lasting = tuple(replace(sample, completion_tokens=128) for sample in usual)
+    assert judged(PASS, PASS, PASS, production=lasting, decode_tok_s=290.0, completion_tokens=128).regressed
+
+
 def test_later_needs_a_third_more_and_time_enough_to_be_felt() -> None:
     before = [100.0, 101.0, 102.0, 103.0, 104.0]
     assert is_later([140.0, 150.0, 141.0], before)

@@ -108,7 +108,8 @@ def summary_of(trouble: Trouble, target: str) -> str:
     parts = [_what(trouble, target)]
     proof = _proof(trouble)
     if trouble.told:
-        parts += [trouble.told[0], *(_shorter(text, trouble.told[0]) for text in trouble.told[1:MOST_TOLD])]
+        more = [_shorter(text, trouble.told[0]) for text in trouble.told[1:MOST_TOLD]]
+        parts += [_begun(trouble.told[0]), *more]
     elif trouble.cause is not None and trouble.kind != Kind.CONFIG_CHANGE.value:
         parts.append(f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}.")
     missing = trouble.evidence.get("missing", ())
@@ -123,7 +124,11 @@ def summary_of(trouble: Trouble, target: str) -> str:
 def _shorter(text: str, first: str) -> str:
     """A further sentence: what to expect and where to look was said, and which card, if it is the same."""
     words, told = text.partition(". ")[0], first.split(" ")[:2]
-    return f"It {' '.join(words.split(' ')[2:])}." if words.split(" ")[:2] == told else f"{words}."
+    return f"It {' '.join(words.split(' ')[2:])}." if words.split(" ")[:2] == told else _begun(f"{words}.")
+
+
+def _begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _what(trouble: Trouble, target: str) -> str:

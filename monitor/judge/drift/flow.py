@@ -163,7 +163,8 @@ class FlowChannel:
     def armed(self, settings: DriftSettings) -> list[Armed]:
         """Whether a change of the workload can be seen yet."""
         if not self.fine:
-            return [Armed("workload", False, "no metrics page has been read yet")]
+            read = self.last is not None or self.points
+            return [Armed("workload", False, "its first minutes are not over yet" if read else "no metrics page has been read yet")]
         known = self._longest_hour(self.fine[-1].at_us - MOVING_US, settings)
         if known is not None:
             return [Armed("workload", True, f"prompts of up to {known:.0f} tokens a request in the mean of an hour are known")]

@@ -136,7 +136,7 @@ def test_slow_decoding_that_was_open_before_the_card_explained_it_goes_on_under_
     assert first[0].cause is Cause.UNEXPLAINED
     assert finding_of(found, "box").key == finding_of(first[0], "box").key
     assert (found.cause, found.severity, found.opened_us) == (Cause.HEAT, Severity.PAGE, NOW_US)
-    assert "card GPU-1 is held back" in finding_of(found, "box").summary
+    assert "Card GPU-1 is held back" in finding_of(found, "box").summary
     (still,) = troubles(seen([effect("decode")], warnings=[warned()], card=HOT), [found], NOW_US + 10 * MINUTE_US)
     assert finding_of(still, "box").key == finding_of(first[0], "box").key
 
