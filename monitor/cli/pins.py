@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from monitor.cli.common import (
     CommandError,
@@ -211,15 +209,13 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    """All or nothing: one transaction."""
-    from monitor.store.database import open_writer  # noqa: PLC0415
+    from monitor.cli.pinimport import take_all  # noqa: PLC0415
     from monitor.store.pinfile import PinFileError, from_yaml  # noqa: PLC0415
-    from monitor.store.writer import Writer  # noqa: PLC0415
 
     try:
         text = args.file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{args.file} cannot be read: {error}") from None
+        raise CommandError(f"{args.file} cannot be read: {getattr(error, 'strerror', None) or 'it is no UTF-8 text'}") from None
     found, texts = from_yaml(text, str(args.file)), _texts(args)
     for pin in found:
         if texts is not None and not fits_text(pin, texts):
@@ -228,12 +224,7 @@ def _import(args: argparse.Namespace) -> int:
                 f"{'its text has changed' if pin.probe in texts else 'it is not configured'}; nothing was imported"
             )
     _find(args, retired=True)  # a history that is not there is said, and not made
-    writer = Writer(open_writer(database_of(args)), patient=False)
-    try:
-        in_order = sorted(found, key=lambda pin: pin.created_at)
-        taken = writer.do(lambda connection: [_take(connection, pin, args.force) for pin in in_order])
-    finally:
-        writer.close()
+    taken = take_all(database_of(args), found, args.force)
     if args.json:
         print_json({"imported": [one.number for one in taken], "ended": [number for one in taken for number in one.ended]})
         return 0
@@ -242,42 +233,6 @@ def _import(args: argparse.Namespace) -> int:
         print(f"pin {one.number} of {one.pin.probe} on {one.pin.target}{instead}")
     print(f"{len(taken)} pins imported")
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A pin that was imported: its number here, and those whose place it took."""
-
-    pin: Pin
-    number: int
-    ended: list[int]
-
-
-def _take(connection: Any, pin: Pin, force: bool) -> _Taken:
-    """One pin into the history. Raises PinFileError where it does not belong to this history, or would undo what was done here."""
-    from monitor.judge.pinning import objection  # noqa: PLC0415
-    from monitor.store import fingerprints, pins, queries  # noqa: PLC0415
-    from monitor.store.pinfile import PinFileError  # noqa: PLC0415
-
-    row = queries.target(connection, pin.target)
-    if row is None:
-        raise PinFileError(f"the history knows no target {pin.target}; nothing was imported")
-    revision_id = queries.revision_id(connection, pin.probe, pin.revision)
-    if revision_id is None:
-        raise PinFileError(f"the history knows no probe {pin.probe} of revision {pin.revision}: its text has changed; nothing was imported")
-    known = next((f for f in fingerprints.all_of(connection, row.id) if f.digest == pin.fingerprint), None)
-    if known is None and pin.fingerprint is not None:
-        raise PinFileError(
-            f"the pin of {pin.probe} was taken under {pin.fingerprint}, which {pin.target} never was: another model? nothing was imported"
-        )
-    here = [other for other in pins.find(connection, pin.target, retired=True) if other.probe == pin.probe]
-    undoes = objection(pin, here, now_utc(), is_known=fingerprints.current(connection, row.id) is not None)
-    if undoes is not None and not force:
-        raise PinFileError(f"{undoes}; nothing was imported (`--force` takes the file all the same)")
-    fingerprint_id = None if known is None else known.id
-    number = pins.add(connection, pin, target_id=row.id, revision_id=revision_id, fingerprint_id=fingerprint_id, now=now_utc())
-    still = {other.id for other in pins.find(connection, pin.target)}
-    return _Taken(pin, number, [other.id for other in here if other.retired_at is None and other.id not in still])
 
 
 def _expire(args: argparse.Namespace) -> int:

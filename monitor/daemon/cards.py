@@ -11,7 +11,8 @@ from monitor.config.settings import DcgmSource
 from monitor.measure.cardfigures import GpuWindow
 from monitor.measure.cardsession import CardsIdentity
 from monitor.measure.dcgm import DcgmSession
-from monitor.measure.gpu import GpuWatch, Timing
+from monitor.measure.gpu import GpuWatch
+from monitor.measure.gpustate import Timing
 from monitor.model import DRIVER, CardsView, GpuEvent, GpuReading
 
 CardChoice = Literal["auto", "none"] | list[str] | DcgmSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -76,15 +76,7 @@ def judge_target(
     down = judge_server_down(name, contacts)
     hung = None if down is not None else judge_hung(name, samples)
     last = {s.probe: s.started_at for s in queries.last_sample_of_each_probe(connection, name)}
-    stretch = watch.state.leave.stretch(time.monotonic())
-    waiting = watch.lanes_in_flight()  # a canary that is out, cold or behind a queue, is no silence: its lane waits with it
-    if stretch != 1:
-        watch.expected_since = now  # when it is used again, its probes have their full time before silence is said
-    expected_since = max(watching_since, watch.expected_since or watching_since)
-    counted_from = {probe: max(at, expected_since) for probe, at in last.items()}
-    schedule = schedule_of([probe for probe in watch.probes if probe.capped not in waiting])
-    expected = intervals_of(schedule, counted_from, expected_since)
-    intervals = {} if stretch is None else {probe: stretch * every for probe, every in expected.items()}
+    expected_since, intervals = _expected(watch, last, watching_since, now)
     silent = judge_no_samples(name, intervals, last, expected_since, now)
     unmeasured = judge_unmeasured(name, samples, queries.newest_details(connection, name, now - LOOK_BACK))
     unjudged = judge_unjudged(name, watch.probes, [*_rare_runs(connection, watch, samples, now), *samples], partial(_told, connection))
@@ -117,6 +109,22 @@ def close_departed(connection: Connection, own: Collection[str], now: datetime, 
     for incident in incidents.open_incidents(connection):
         if incident.target in gone:
             incidents.close(connection, incident, now, DEPARTED, channels)
+
+
+def _expected(
+    watch: TargetWatch, last: Mapping[str, datetime], watching_since: datetime, now: datetime
+) -> tuple[datetime, dict[str, timedelta]]:
+    """Since when samples are expected, and how often of each probe; of none while the target is left alone or its lane waits."""
+    stretch = watch.state.leave.stretch(time.monotonic())
+    waiting = watch.lanes_in_flight()  # a canary that is out, cold or behind a queue, is no silence: its lane waits with it
+    if stretch != 1:
+        watch.expected_since = now  # when it is used again, its probes have their full time before silence is said
+    expected_since = max(watching_since, watch.expected_since or watching_since)
+    counted_from = {probe: max(at, expected_since) for probe, at in last.items()}
+    schedule = schedule_of([probe for probe in watch.probes if probe.capped not in waiting])
+    expected = intervals_of(schedule, counted_from, expected_since)
+    intervals = {} if stretch is None else {probe: stretch * every for probe, every in expected.items()}
+    return expected_since, intervals
 
 
 def _rare_runs(connection: Connection, watch: TargetWatch, recent: Sequence[Sample], now: datetime) -> list[Sample]:

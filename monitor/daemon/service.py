@@ -28,7 +28,7 @@ from monitor.daemon.tuning import drift_settings
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.judge.drift.detector import Detector
 from monitor.measure.cardfigures import GpuWindow
-from monitor.measure.gpu import Timing
+from monitor.measure.gpustate import Timing
 from monitor.model import GpuEvent, Outcome, Probe, Sample, Verdict
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application

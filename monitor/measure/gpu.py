@@ -11,18 +11,17 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from monitor.measure.cardfigures import GpuWindow, summarise
 from monitor.measure.cardsession import CardLostError, CardSession, CardsIdentity, CardsUnavailableError
+from monitor.measure.gpustate import USUAL_TIMING, GpuState, Timing
 from monitor.measure.nvml import Nvml
+from monitor.measure.recentreadings import RecentReadings
 from monitor.model import DRIVER, CardFault, GpuEvent, GpuReading, Trouble
-
-KEPT_NS = 120 * 10**9  # readings kept for `before` and `after`
 
 LABELS = {"at", "monotonic_ns", "uuid", "name"}  # of a reading: what is not a value
 BROKEN = {CardFault.LOST, CardFault.RESET}  # faults that last until the card answers, however else it fails meanwhile
@@ -30,32 +29,6 @@ OF_ALL = {CardFault.SOURCE, CardFault.MISMATCH}  # faults that are of no single 
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class GpuState:
-    """Whether the cards can be seen. `off`: not wanted; `absent`: no NVIDIA GPU here; `blind`: there, and not readable.
-
-    `since` is when this status began; `reason`, for a person, is None only while all is well. `troubles` tells what is blind:
-    nothing before the first look. `answering` are the cards that could be read at the last look.
-    """
-
-    status: Literal["ok", "absent", "blind", "off"]
-    reason: str | None
-    since: datetime
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
-    answering: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds between things; a part of its own so that tests can shorten it."""
-
-    hang_s: float = 5.0  # a NVML call that takes longer often comes before a wedged driver
-    retry_first_s: float = 1.0  # pause before NVML is opened again; doubles up to the last
-    retry_last_s: float = 60.0
-    absent_s: float = 60.0
-    identity_s: float = 60.0
 
 
 def _open_nvml() -> CardSession:
@@ -81,14 +54,14 @@ class GpuWatch:
         *,
         on_event: Callable[[GpuEvent], None] | None = None,
         open_session: Callable[[], CardSession] = _open_nvml,
-        timing: Timing = Timing(),
+        timing: Timing = USUAL_TIMING,
     ) -> None:
         self._auto = gpus == "auto"
         self._off = gpus == "none" or not gpus
         self._interval_s, self._window_s, self._on_window, self._on_event = interval_s, window_s, on_window, on_event
         self._open_session, self._timing = open_session, timing
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
-        self._stopping, self._wake, self._lock = threading.Event(), threading.Event(), threading.Lock()
+        self._stopping, self._wake = threading.Event(), threading.Event()
         # Written by the thread, read by everyone: each is replaced whole.
         off, starting = "gpus: none in the configuration", "the cards have not been read yet"
         self._state = GpuState("off" if self._off else "blind", off if self._off else starting, datetime.now(UTC))
@@ -96,7 +69,7 @@ class GpuWatch:
         self._identity: CardsIdentity | None = None
         self._wanted: frozenset[str] = frozenset() if isinstance(gpus, str) else frozenset(gpus)
         self._watched: frozenset[str] = frozenset()
-        self._rings: dict[str, deque[GpuReading]] = {}  # under the lock
+        self._readings = RecentReadings()
         # Known to the thread alone.
         self._session: CardSession | None = None
         self._lost: dict[str, CardLostError] = {}  # card -> why it cannot be read
@@ -146,8 +119,7 @@ class GpuWatch:
 
     def before(self, monotonic_ns: int) -> dict[str, GpuReading]:
         """The last reading of each card at or before that instant, at most 120 s older."""
-        reach = range(monotonic_ns - KEPT_NS, monotonic_ns + 1)
-        return self._find(lambda ring: next((r for r in reversed(ring) if r.monotonic_ns in reach), None))
+        return self._readings.last_before(monotonic_ns)
 
     async def after(self, monotonic_ns: int, timeout_s: float = 0.5) -> dict[str, GpuReading]:
         """The first reading of each card that began after that instant, asking the thread for one at once.
@@ -156,18 +128,13 @@ class GpuWatch:
         """
         deadline, asked = time.monotonic() + timeout_s, False
         while True:
-            found = self._find(lambda ring: next((r for r in ring if r.monotonic_ns > monotonic_ns), None))
+            found = self._readings.first_after(monotonic_ns)
             if self._watched <= found.keys() or time.monotonic() >= deadline:
                 return found
             if not asked:
                 asked = True
                 self._wake.set()
             await asyncio.sleep(0.01)
-
-    def _find(self, choose: Callable[[deque[GpuReading]], GpuReading | None]) -> dict[str, GpuReading]:
-        with self._lock:
-            chosen = {uuid: choose(ring) for uuid, ring in self._rings.items()}
-        return {uuid: reading for uuid, reading in chosen.items() if reading is not None}
 
     # ---- what the thread does ----
 
@@ -246,14 +213,8 @@ class GpuWatch:
         return reading
 
     def _keep(self, reading: GpuReading) -> None:
-        with self._lock:
-            ring = self._rings.setdefault(reading.uuid, deque())
-            if ring and ring[-1].monotonic_ns == reading.monotonic_ns:
-                return  # an exporter's page that has not moved on: the same look once more
-            ring.append(reading)
-            while ring[0].monotonic_ns < reading.monotonic_ns - KEPT_NS:
-                ring.popleft()
-        self._pending.setdefault(reading.uuid, []).append(reading)
+        if self._readings.add(reading):
+            self._pending.setdefault(reading.uuid, []).append(reading)
 
     def _take_events(self, session: CardSession) -> None:
         try:
@@ -301,7 +262,7 @@ class GpuWatch:
         now, before = datetime.now(UTC), self._state.troubles
         found: dict[str, Trouble] = {}
         for card, error in lost.items():
-            vanished = error.fault is CardFault.MISSING and card in self._rings
+            vanished = error.fault is CardFault.MISSING and card in self._readings
             key = DRIVER if error.fault in OF_ALL else card
             found[key] = Trouble(CardFault.LOST if vanished else error.fault, error.reason, before[key].since if key in before else now)
         lasting = {card: trouble for card, trouble in before.items() if trouble.fault in BROKEN and card in self._wanted - self._watched}

@@ -20,16 +20,7 @@ def add(
 ) -> int:
     """Record a pin; one of the same probe under the same identity, or under none, is retired (at `now`, else when the pin was made) and
     kept. Returns its id."""
-    unfiled = t.pin.c.fingerprint_id.is_(None)  # taken before any identity was known: the new one is of the same server or a later one
-    same_identity = unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
-    this_probe = _probe_id(revision_id)
-    earlier = (
-        select(t.pin.c.id)
-        .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
-        .where(t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None), same_identity, t.probe_revision.c.probe_id == this_probe)
-    )
-    old = list(connection.execute(earlier).scalars())
-    connection.execute(update(t.pin).where(t.pin.c.id.in_(old)).values(retired_at_us=to_us(now or pin.created_at)))
+    _retire_earlier(connection, target_id, revision_id, fingerprint_id, now or pin.created_at)
     values = {
         "target_id": target_id,
         "revision_id": revision_id,
@@ -46,19 +37,36 @@ def add(
     key = connection.execute(insert(t.pin).values(**values)).inserted_primary_key
     pin_id = int(key[0]) if key is not None else 0
     for output in pin.outputs:
-        connection.execute(
-            insert(t.pin_output).values(
-                pin_id=pin_id,
-                output_id=ensure_output(connection, output.text),
-                tokens=list(output.tokens),
-                token_ids=list(output.token_ids),
-                logprobs=list(output.logprobs),
-                tops=[dict(top) for top in output.tops],
-                finish_reason=output.finish_reason,
-                count=output.count,
-            )
-        )
+        _add_output(connection, pin_id, output)
     return pin_id
+
+
+def _retire_earlier(connection: Connection, target_id: int, revision_id: int, fingerprint_id: int | None, at: datetime) -> None:
+    unfiled = t.pin.c.fingerprint_id.is_(None)  # taken before any identity was known: the new one is of the same server or a later one
+    same_identity = unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
+    this_probe = _probe_id(revision_id)
+    earlier = (
+        select(t.pin.c.id)
+        .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
+        .where(t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None), same_identity, t.probe_revision.c.probe_id == this_probe)
+    )
+    old = list(connection.execute(earlier).scalars())
+    connection.execute(update(t.pin).where(t.pin.c.id.in_(old)).values(retired_at_us=to_us(at)))
+
+
+def _add_output(connection: Connection, pin_id: int, output: PinnedOutput) -> None:
+    connection.execute(
+        insert(t.pin_output).values(
+            pin_id=pin_id,
+            output_id=ensure_output(connection, output.text),
+            tokens=list(output.tokens),
+            token_ids=list(output.token_ids),
+            logprobs=list(output.logprobs),
+            tops=[dict(top) for top in output.tops],
+            finish_reason=output.finish_reason,
+            count=output.count,
+        )
+    )
 
 
 def adopt(connection: Connection, target_id: int, now: datetime) -> bool:

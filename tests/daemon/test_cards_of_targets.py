@@ -12,7 +12,7 @@ from histories import NOON, History
 from monitor.alert import incidents
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.judging import _judge_cards
-from monitor.measure.gpu import GpuState
+from monitor.measure.gpustate import GpuState
 from monitor.model import CardFault, GpuEvent, Trouble
 from monitor.store import queries, record
 

@@ -19,7 +19,8 @@ from nvml import CARD_A, CARD_B, StartWatch, StubNvml, card
 
 from monitor.measure.cardfigures import GpuWindow, sample_fields, summarise
 from monitor.measure.cardsession import CardsUnavailableError
-from monitor.measure.gpu import GpuWatch, Timing
+from monitor.measure.gpu import GpuWatch
+from monitor.measure.gpustate import Timing
 from monitor.measure.nvml import Nvml
 from monitor.model import GpuReading, Sample
 
@@ -233,7 +234,8 @@ async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind
 
 LEAVE_WHILE_NVML_HANGS = """
 import time
-from monitor.measure.gpu import GpuWatch, Timing
+from monitor.measure.gpu import GpuWatch
+from monitor.measure.gpustate import Timing
 watch = GpuWatch("auto", timing=Timing(hang_s=0.1))
 watch.start()
 while "has not answered" not in watch.state().reason:

@@ -14,7 +14,8 @@ from nvml import CARD_A, CARD_B, StartWatch, StubNvml, card
 
 from monitor.measure.cardsession import CardLostError
 from monitor.measure.dcgm import DcgmSession
-from monitor.measure.gpu import GpuWatch, Timing
+from monitor.measure.gpu import GpuWatch
+from monitor.measure.gpustate import Timing
 from monitor.measure.nvml import Nvml
 from monitor.model import CardFault, GpuEvent
 

@@ -17,7 +17,7 @@ from nvml import CARD_A, StartWatch, StubNvml
 
 from monitor.judge.cards import judge_cards
 from monitor.measure.cardsession import CardsIdentity
-from monitor.measure.gpu import Timing
+from monitor.measure.gpustate import Timing
 from monitor.measure.nvml import Nvml
 from monitor.model import CardsView, GpuReading
 

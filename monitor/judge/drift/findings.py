@@ -114,8 +114,8 @@ def summary_of(trouble: Trouble, target: str) -> str:
         parts.append(f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}.")
     missing = trouble.evidence.get("missing", ())
     if missing and trouble.cause == Cause.UNEXPLAINED:
-        more = f"; and {len(missing) - MOST_MISSING} more readings (in the evidence)" if len(missing) > MOST_MISSING else ""
-        parts.append(f"It cannot be told from other causes without {'; '.join(missing[:MOST_MISSING])}{more}.")
+        others = f"; and {len(missing) - MOST_MISSING} more readings (in the evidence)" if len(missing) > MOST_MISSING else ""
+        parts.append(f"It cannot be told from other causes without {'; '.join(missing[:MOST_MISSING])}{others}.")
     if trouble.look_at and not trouble.told:
         parts.append(f"Look at {trouble.look_at}.")
     return " ".join(parts)
