@@ -79,7 +79,7 @@ def main() -> int:
 def report(o: argparse.Namespace) -> str:
     """Measure what is missing, then tell."""
     from detection_ours import Way, run  # noqa: PLC0415 - they want numpy, which only the environment that is entered above has
-    from detection_tables import levels_section, months_section, series_section, ttft_section  # noqa: PLC0415
+    from detection_tables import levels_section, months_section, series_section, ttft_section  # noqa: PLC0415 - likewise
 
     work = CACHE / "detection" / key()
     tasks = [(kind, seed, Way()) for kind in ("busy", "idle") for seed in range(o.seeds)]
@@ -106,7 +106,7 @@ def name(way: object) -> str:
 
 def run_peers(which: str, folders: list[Path], jobs: int) -> None:
     """The other detectors, in their own environment."""
-    from detection_peers import result_path  # noqa: PLC0415
+    from detection_peers import result_path  # noqa: PLC0415 - likewise
 
     missing = [str(folder) for folder in folders if not result_path(which, KEPT, folder).exists()]
     if missing:

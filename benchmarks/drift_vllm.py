@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from nvml import StubNvml, build  # noqa: E402 - the test bed lies beside, not inside, the package
-from proofpage import stamp, write_section  # noqa: E402
-from vllm_bed import OPTIONS, Canary, VllmServer, batch_load, chat_probe, free_port, say, wait_for  # noqa: E402
+from proofpage import stamp, write_section  # noqa: E402 - likewise
+from vllm_bed import OPTIONS, Canary, VllmServer, batch_load, chat_probe, free_port, say, wait_for  # noqa: E402 - likewise
 
 LEARN_S, FIND_S, QUIET_S = 330.0, 420.0, 300.0
 QUOTA = 0.30  # of one core

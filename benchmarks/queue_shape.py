@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from proofpage import stamp, write_section  # noqa: E402
+from proofpage import stamp, write_section  # noqa: E402 - likewise
 from vllm_bed import SERVED_MODEL, VllmServer, free_port  # noqa: E402 - the test bed lies beside, not inside, the package
 
 LONG, COUNT, SLOTS = 300, 24, 4
