@@ -122,8 +122,10 @@ def summary_of(trouble: Trouble, target: str) -> str:
 
 
 def _shorter(text: str, first: str) -> str:
-    """A further sentence: what to expect and where to look was said, and which card, if it is the same."""
-    words, told = text.partition(". ")[0], first.split(" ")[:2]
+    """A further sentence: what to expect, where to look and what was read was said, and which card, if it is the same."""
+    words, told = text.partition(". ")[0].removesuffix("."), first.split(" ")[:2]
+    head, _, readings = words.rpartition(": ")
+    words = head if head and readings in first else words  # the same temperatures are told once
     return f"It {' '.join(words.split(' ')[2:])}." if words.split(" ")[:2] == told else _begun(f"{words}.")
 
 

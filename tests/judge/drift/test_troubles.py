@@ -161,6 +161,16 @@ def test_a_lowered_limit_at_which_the_clock_is_as_ever_explains_nothing() -> Non
     assert {(t.kind, t.cause) for t in found} == {(Kind.POWER, Cause.POWER_CAP), (Kind.SPEED, Cause.SPECULATION)}
 
 
+def test_the_same_temperatures_are_told_once() -> None:
+    told = {"thermal_duty": "is held back for heat 96 % of the time", "margin": "works 1 °C from where it slows itself down"}
+    signs = [
+        replace(warned(sign), summary=f"card GPU-1 {what}: 86 °C, memory 94 °C, 1 °C left. Look at fans.") for sign, what in told.items()
+    ]
+    (found,) = findings(seen(warnings=signs, card=HOT))
+    assert found.summary.endswith("Look at fans. It works 1 °C from where it slows itself down.")
+    assert found.summary.count("memory 94 °C") == 1
+
+
 def test_what_is_felt_is_dated_by_itself_and_not_by_the_card_s_first_sign() -> None:
     (found,) = findings(seen([effect("decode", since_us=NOW_US + 2 * HOUR_US)], warnings=[warned()], card=HOT))
     assert "decode rate -8.0 % (-9.0 to -7.0) since 2023-11-15 00:13 UTC" in found.summary
