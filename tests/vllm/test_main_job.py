@@ -165,16 +165,17 @@ def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(bed: Bed, serve
         "every": "2s",
         "endpoint": "completions",
         "prompt": "Count from one to thirty in words.",
-        "max_tokens": 500,
-        "sampling": {"ignore_eos": True, "min_tokens": 500},
+        "max_tokens": 900,
+        "sampling": {"ignore_eos": True, "min_tokens": 900},
     }
     bed.watch({"decode-long": long_stream})
     usual = canary.wait_for_samples("two long streams", 2, 90.0, probe="decode-long", outcome="ok")[-1]
     bed.figures["long stream"] = f"{usual['completion_tokens']} tokens in {usual['e2e_ms']:.0f} ms, {usual['decode_tok_s']:.0f} tok/s"
-    assert usual["completion_tokens"] == 500
+    assert usual["completion_tokens"] == 900
     canary.wait_for_samples("the end of another one", 1, 60.0, after=usual["id"], probe="decode-long")
-    before = server.tokens_generated()  # between two streams, or early in the next; 50 tokens on, it has most of its 500 to go
+    before = server.tokens_generated()  # between two streams, or early in the next; 50 tokens on, it has most of its 900 to go
     wait_for("a stream in flight", lambda: server.tokens_generated() >= before + 50, 60.0, canary.state_of_things)
+    server.freeze_engine()  # so that the stream cannot end while the last sample is looked up
     killed = canary.last_id()
     server.kill_engine()
     say("the engine is killed")
