@@ -39,8 +39,11 @@ class OpenEffect:
     recovery: float = 0.0
 
     def recovered(self, residual: float, variance: float, metric: Metric) -> bool:
-        """One more block: is it back to normal, against as it was? A CUSUM on the likelihood ratio, block by block, clipped."""
-        drop = min(self.drop, 3 * metric.drops[1])
+        """One more block: is it back to normal, against the smaller size that is looked for? A CUSUM of the likelihood ratio, clipped.
+
+        Not against the size that was raised: a loss of 14 % that settles at 5 % is not over.
+        """
+        drop = min(self.drop, metric.drops[0])
         gain = drop * (residual - self.level + drop / 2) / variance
         self.recovery = max(0.0, self.recovery + max(-RECOVERY_STEP, min(RECOVERY_STEP, gain)))
         return self.recovery >= RECOVERED

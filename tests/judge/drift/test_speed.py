@@ -101,6 +101,18 @@ def test_an_effect_closes_when_it_is_over_and_not_while_it_lasts(trained: bytes)
     assert "decode" not in effects(channel)
 
 
+def test_a_loss_that_becomes_smaller_is_not_over_and_stays_one_incident(trained: bytes) -> None:
+    channel = fed(again(trained), canaries(range(LEARNT, LEARNT + HOUR), factor=step(LEARNT, 0.86)))
+    for point in canaries(range(LEARNT + HOUR, LEARNT + 4 * HOUR), factor=step(LEARNT, 0.95)):
+        channel.canary(point, SETTINGS)
+        channel.advance(point.known_us, SETTINGS)
+        assert "decode" in effects(channel)
+    left = effects(channel)["decode"]
+    assert left.shift.change_pct == pytest.approx(-5, abs=1) and minute_of(left.since_us) == pytest.approx(LEARNT, abs=6)
+    fed(channel, canaries(range(LEARNT + 4 * HOUR, LEARNT + 5 * HOUR)))
+    assert "decode" not in effects(channel)
+
+
 def test_the_reference_is_frozen_while_an_effect_is_open(trained: bytes) -> None:
     channel = fed(again(trained), canaries(range(LEARNT, LEARNT + 2 * DAY), factor=step(LEARNT, 0.95)))
     assert effects(channel)["decode"].shift.change_pct == pytest.approx(-5, abs=1)
