@@ -22,7 +22,7 @@ WEIGHTS = (0.15, 0.15, 0.15, 0.55)  # so that five in a row are enough
 USUAL_STEP_S = 60.0  # a canary a minute: from false alarms a month to observations
 TOGETHER_US = 20 * SECOND_US  # canaries known within this are one observation: one stall, felt by all that were due
 LEAST_SPAN_US = 2 * MINUTE_US  # what is over within two minutes was a hiccup
-CLEAR = math.log(20.0)  # closes when "one in twenty" is so many times likelier than "as often as it was"
+CLEAR, STILL = math.log(20.0), 0.3  # closes when "one in twenty" is so many times likelier than this share: ten in time in a row do
 KEPT = 60  # observations of a class that are kept for the figures
 NO_TOKEN = (Outcome.QUEUE_CAP.value, Outcome.TIMEOUT.value, Outcome.HUNG.value)
 
@@ -139,11 +139,9 @@ def _judge(state: ClassState, over: bool, settings: DriftSettings) -> None:
 
 
 def _clear(state: ClassState, level: OpenLevel, over: bool) -> None:
-    """A CUSUM back: as often as it was since the onset against one in twenty."""
-    rate = min(0.9, max(0.2, _share([s for s in state.seen if s.known_us >= level.since_us])))
-    gain = math.log(BASE / rate) if over else math.log((1 - BASE) / (1 - rate))
-    level.clear = max(0.0, level.clear + gain)
-    if level.clear >= CLEAR and not any(s.over for s in state.seen[-3:]):
+    """A CUSUM back. Not against the share that was over at first: when most waited and now one in four does, it is not over."""
+    level.clear = max(0.0, level.clear + (math.log(BASE / STILL) if over else math.log((1 - BASE) / (1 - STILL))))
+    if level.clear >= CLEAR:
         state.open, state.test = None, ExceedanceTest()
 
 
@@ -155,10 +153,6 @@ def _onset(seen: list[Seen]) -> int:
         if s.over and total >= best:
             best, best_us = total, s.known_us
     return best_us
-
-
-def _share(seen: list[Seen]) -> float:
-    return sum(s.over for s in seen) / len(seen) if seen else 0.0
 
 
 def _effect(state: ClassState, level: OpenLevel, settings: DriftSettings) -> Effect:

@@ -100,8 +100,14 @@ def test_a_stall_of_less_than_two_minutes_is_a_hiccup() -> None:
 def test_it_closes_when_the_canaries_come_in_time_again() -> None:
     channel = fed(*(waits(m) for m in range(30)))
     assert effect(channel) is not None
-    assert effect(fed(*(canary(30 + m) for m in range(2)), channel=channel)) is not None
-    assert effect(fed(*(canary(32 + m) for m in range(4)), channel=channel)) is None
+    assert effect(fed(*(canary(30 + m) for m in range(9)), channel=channel)) is not None
+    assert effect(fed(canary(39), channel=channel)) is None
+
+
+def test_it_is_not_over_while_one_in_four_still_waits() -> None:
+    channel = fed(*(waits(m) for m in range(30)))
+    for minute in range(30, 150):
+        assert effect(fed(canary(minute) if minute % 4 else waits(minute), channel=channel)) is not None
 
 
 def test_classes_are_judged_apart() -> None:
