@@ -139,7 +139,7 @@ def series_section(data: Path | None) -> str:
         "### Real series\n\n"
         "Values of other people's machines through the same judge, each as if it were a decode rate, both ways up; what is adapted is in"
         " `benchmarks/detection_series.py`. Spikes of some minutes are no drift to this judge, by design: the labelled windows of NAB's"
-        " request latency hold nothing else (one to nine values of 4,032), and are not found. In quality control 3 the change itself is"
-        " dated right; the scatter doubles with it, and what follows from that is told as well."
+        " request latency hold nothing else (one to nine values of 4,032), and are not found. A window counts as hit when an incident is"
+        " open in it; where one was raised before the window began, that is said, and so is how much of the time one is open at all."
     )
     return f"{text}\n\n{table(('series', 'asked', 'found', 'met'), detection_series.rows(data))}"
