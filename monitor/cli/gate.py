@@ -191,12 +191,12 @@ def _result(
     results = [judge_candidate(probe, [one for one, _ in rounds[probe.name]], known.samples) for probe in probes]
     moved = [(name, one.judgement.logprob_shift, pin) for name, runs in rounds.items() for one, pin in runs]
     shifts: dict[str, list[float]] = {}
-    noise: dict[str, float] = {}
+    noise: dict[str, float | None] = {}
     repeats: dict[str, int] = {}
     for name, shift_nat, pin in moved:
         if shift_nat is not None and pin is not None:
             shifts.setdefault(name, []).append(shift_nat)
-            noise[name], repeats[name] = pin.noise_nat or 0.0, pin.repeats
+            noise[name], repeats[name] = pin.noise_nat, pin.repeats
     shift = judge_shift(shifts, noise, repeats)
     whole = conclude(results, shift, args.rounds)
     notes = [*whole.notes, *_stale(args.against, rounds)]

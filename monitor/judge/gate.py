@@ -176,7 +176,7 @@ def judge_model_shift(target: str, samples: Sequence[Sample], pins: Mapping[int,
     last = {probe: [s for s in alone if s.probe == probe][-SHIFT_ROUNDS:] for probe in {s.probe for s in alone}}
     shifts = {probe: [s.logprob_shift for s in few if s.logprob_shift is not None] for probe, few in last.items()}
     own = {probe: pins[few[-1].pin] for probe, few in last.items() if few and few[-1].pin is not None}
-    noise = {probe: pin.noise_nat or 0.0 for probe, pin in own.items()}
+    noise = {probe: pin.noise_nat for probe, pin in own.items()}
     result = judge_shift(shifts, noise, {probe: pin.repeats for probe, pin in own.items()})
     if not result.shifted:
         return None

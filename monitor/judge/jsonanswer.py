@@ -28,7 +28,18 @@ def _no_constant(name: str) -> Never:
     raise ValueError(f"{name} is no JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)  # Python would read NaN and Infinity, which no other reader of JSON does
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a name that stands twice each reader takes another one (RFC 8259 section 4), so nobody knows what was answered."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found and not _same(found[name], value):
+            raise ValueError(f"{name} stands in it as {_told(found[name])} and as {_told(value)}")
+        found[name] = value
+    return found
+
+
+#: Python would read NaN and Infinity, which no other reader of JSON does.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)
 
 
 def json_in(output: str) -> Any:

@@ -41,7 +41,7 @@ class ShiftResult:
     moved: tuple[str, ...] = ()  # the probes that moved, the most moved first
 
 
-def judge_shift(shifts: Mapping[str, Sequence[float]], noise_nat: Mapping[str, float], repeats: Mapping[str, int]) -> ShiftResult:
+def judge_shift(shifts: Mapping[str, Sequence[float]], noise_nat: Mapping[str, float | None], repeats: Mapping[str, int]) -> ShiftResult:
     """`shifts`: each pinned probe's logprob_shift over the same rounds; `noise_nat` and `repeats`: each pin's largest move, of how many."""
     usable = {p: list(v) for p, v in shifts.items() if len(v) >= LEAST_ROUNDS and is_usable(noise_nat.get(p), repeats.get(p, 0))}
     rounds = min((len(values) for values in usable.values()), default=0)
@@ -57,7 +57,7 @@ def judge_shift(shifts: Mapping[str, Sequence[float]], noise_nat: Mapping[str, f
 
 def is_usable(noise_nat: float | None, repeats: int) -> bool:
     """Whether a pin knows its noise, and has little enough of it for a shift to be seen."""
-    return repeats >= LEAST_REPEATS and (noise_nat or 0.0) <= MOST_NOISE_NAT
+    return repeats >= LEAST_REPEATS and noise_nat is not None and noise_nat <= MOST_NOISE_NAT
 
 
 def limit_nat(noise_nat: float | None) -> float:

@@ -141,7 +141,7 @@ def test_a_model_shift_that_could_not_be_tested_is_not_good_and_says_what_it_tak
 def test_what_the_sentence_asks_for_is_enough_for_the_test() -> None:
     for count, repeats in ((4, 5), (3, 10)):
         shifts = {f"p{n}": [0.5, 0.5] for n in range(count)}
-        assert judge_shift(shifts, {}, dict.fromkeys(shifts, repeats)).shifted is True
+        assert judge_shift(shifts, dict.fromkeys(shifts, 0.0), dict.fromkeys(shifts, repeats)).shifted is True
 
 
 def test_a_shift_of_the_model_is_a_regression_although_every_answer_is_right() -> None:

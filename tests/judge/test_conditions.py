@@ -116,6 +116,12 @@ def test_what_only_python_takes_for_json_is_none(text: str) -> None:
     assert (told or "").startswith(f"the JSON is broken: {text} is no JSON")
 
 
+def test_a_name_with_two_values_is_no_answer_and_one_that_is_repeated_is() -> None:
+    told = why('Sure: {"bill": {"vendor": "Globex", "vendor": "Acme"}}', json_fields={"bill.vendor": "Acme"})
+    assert (told or "").startswith("the JSON is broken: vendor stands in it as Globex and as Acme")
+    assert why('{"vendor": "Acme", "vendor": "Acme"}', json_fields={"vendor": "Acme"}) is None
+
+
 @pytest.mark.parametrize(
     ("output", "wanted", "words"),
     [

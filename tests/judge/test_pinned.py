@@ -352,6 +352,7 @@ def test_a_rising_share_of_near_ties_is_a_finding_of_its_own() -> None:
 
 
 FIVE = {f"p{i}": 5 for i in range(12)}  # repeats of each pin
+QUIET = dict.fromkeys(FIVE, 0.0)  # and its noise
 
 
 def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within_the_pins_noise_are_none() -> None:
@@ -364,14 +365,18 @@ def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within
 
 def test_one_probe_alone_never_makes_a_shift() -> None:
     shifts = {name: [0.0] * 3 for name in FIVE} | {"p0": [5.0] * 3}
-    result = judge_shift(shifts, {}, FIVE)
+    result = judge_shift(shifts, QUIET, FIVE)
     assert (result.shifted, result.moved) == (False, ("p0",))
 
 
 def test_too_few_probes_rounds_or_repeats_say_nothing_at_all() -> None:
-    assert judge_shift({"p0": [1.0, 1.0], "p1": [1.0, 1.0]}, {}, FIVE).shifted is None
-    assert judge_shift({name: [1.0] for name in FIVE}, {}, FIVE).shifted is None
-    assert judge_shift({name: [1.0] * 3 for name in FIVE}, {}, dict.fromkeys(FIVE, 2)).shifted is None
+    assert judge_shift({"p0": [1.0, 1.0], "p1": [1.0, 1.0]}, QUIET, FIVE).shifted is None
+    assert judge_shift({name: [1.0] for name in FIVE}, QUIET, FIVE).shifted is None
+    assert judge_shift({name: [1.0] * 3 for name in FIVE}, QUIET, dict.fromkeys(FIVE, 2)).shifted is None
+
+
+def test_a_pin_whose_noise_is_not_known_takes_no_part() -> None:
+    assert judge_shift({name: [1.0] * 3 for name in FIVE}, dict.fromkeys(FIVE, None), FIVE).shifted is None
 
 
 def test_the_tail_is_that_of_the_binomial_distribution() -> None:
@@ -391,7 +396,7 @@ def test_pins_that_move_by_themselves_as_far_as_other_weights_would_move_them_sa
 @given(st.lists(st.floats(0.0, 0.02), min_size=36, max_size=36))
 def test_moves_within_twice_the_floor_never_alarm(values: list[float]) -> None:
     shifts = {f"p{i}": values[3 * i : 3 * i + 3] for i in range(12)}
-    assert not judge_shift(shifts, {}, FIVE).shifted
+    assert not judge_shift(shifts, QUIET, FIVE).shifted
 
 
 def test_a_shift_needs_samples_that_had_the_server_to_themselves() -> None:
