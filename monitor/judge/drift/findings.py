@@ -108,7 +108,7 @@ def summary_of(trouble: Trouble, target: str) -> str:
     parts = [_what(trouble, target)]
     proof = _proof(trouble)
     if trouble.told:
-        more = [_shorter(text, trouble.told[0]) for text in trouble.told[1:MOST_TOLD]]
+        more = [_shorter(trouble.told[n], trouble.told[:n]) for n in range(1, min(len(trouble.told), MOST_TOLD))]
         parts += [_begun(trouble.told[0]), *more]
     elif trouble.cause is not None and trouble.kind != Kind.CONFIG_CHANGE.value:
         parts.append(f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}.")
@@ -121,12 +121,19 @@ def summary_of(trouble: Trouble, target: str) -> str:
     return " ".join(parts)
 
 
-def _shorter(text: str, first: str) -> str:
-    """A further sentence: what to expect, where to look and what was read was said, and which card, if it is the same."""
-    words, told = text.partition(". ")[0].removesuffix("."), first.split(" ")[:2]
+def _shorter(text: str, before: Sequence[str]) -> str:
+    """A further sentence: what to expect and where to look was said, what was read of the same card too, and which card it is, if the
+    sentence just before is about it."""
+    words = text.partition(". ")[0].removesuffix(".")
     head, _, readings = words.rpartition(": ")
-    words = head if head and readings in first else words  # the same temperatures are told once
-    return f"It {' '.join(words.split(' ')[2:])}." if words.split(" ")[:2] == told else _begun(f"{words}.")
+    if head and any(f": {readings}" in told for told in before if _card(told) == _card(text)):
+        words = head
+    return f"It {' '.join(words.split(' ')[2:])}." if _card(before[-1]) == _card(text) else _begun(f"{words}.")
+
+
+def _card(sentence: str) -> list[str]:
+    """The two words that a card's sentence begins with."""
+    return sentence.split(" ")[:2]
 
 
 def _begun(sentence: str) -> str:

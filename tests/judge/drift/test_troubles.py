@@ -171,6 +171,30 @@ def test_the_same_temperatures_are_told_once() -> None:
     assert found.summary.count("memory 94 °C") == 1
 
 
+def test_a_sentence_that_begins_with_it_is_about_the_card_of_the_sentence_before() -> None:
+    cut, room = "cuts its clock in half or more", "works 1 °C from where it slows itself down"
+    signs = [
+        replace(warned(sign, severity=severity, uuid=uuid), summary=f"card {uuid} {what}: {read}. Look at fans.")
+        for sign, severity, uuid, what, read in (
+            ("hw_thermal", Severity.PAGE, "GPU-1", cut, "90 °C, memory 94 °C"),
+            ("hw_thermal", Severity.PAGE, "GPU-2", cut, "91 °C, memory 95 °C"),
+            ("margin", Severity.WARNING, "GPU-1", room, "90 °C, memory 94 °C"),
+        )
+    ]
+    (found,) = findings(seen(warnings=signs, card=HOT))
+    assert found.summary.endswith(f"Card GPU-2 {cut}: 91 °C, memory 95 °C. Card GPU-1 {room}.")
+    (of_the_last,) = findings(
+        seen(warnings=[*signs[:2], replace(signs[2], subject="GPU-2", summary=f"card GPU-2 {room}: 91 °C")], card=HOT)
+    )
+    assert of_the_last.summary.endswith(f"memory 95 °C. It {room}.")
+
+
+def test_two_cards_that_are_equally_hot_are_both_told_how_hot() -> None:
+    signs = [replace(warned(uuid=uuid), summary=f"card {uuid} is held back: 90 °C. Look at fans.") for uuid in ("GPU-1", "GPU-2")]
+    (found,) = findings(seen(warnings=signs, card=HOT))
+    assert found.summary.endswith("Card GPU-2 is held back: 90 °C.")
+
+
 def test_what_is_felt_is_dated_by_itself_and_not_by_the_card_s_first_sign() -> None:
     (found,) = findings(seen([effect("decode", since_us=NOW_US + 2 * HOUR_US)], warnings=[warned()], card=HOT))
     assert "decode rate -8.0 % (-9.0 to -7.0) since 2023-11-15 00:13 UTC" in found.summary
