@@ -162,20 +162,32 @@ class FlowChannel:
 
     def armed(self, settings: DriftSettings) -> list[Armed]:
         """Whether a change of the workload can be seen yet."""
+        if not self._page_was_read():
+            return [Armed("workload", False, "no metrics page has been read yet")]
         if not self.fine:
-            read = self.last is not None or self.points
-            return [Armed("workload", False, "its first minutes are not over yet" if read else "no metrics page has been read yet")]
+            return [Armed("workload", False, "its first minutes are not over yet")]
         known = self._longest_hour(self.fine[-1].at_us - MOVING_US, settings)
         if known is not None:
             return [Armed("workload", True, f"prompts of up to {known:.0f} tokens a request in the mean of an hour are known")]
         need = f"{settings.learn_h:g} hours with {LEAST_REQUESTS} requests or more"
         return [Armed("workload", False, f"how long the prompts of an hour are is learnt from {need}")]
 
+    def _page_was_read(self) -> bool:
+        """A page that was refused is fed too, as a reading without a value."""
+        points = self.points if self.last is None else [self.last, *self.points]
+        blocks = [*self.fine, *self.coarse]
+        return any(map(_tells, points)) or any(b.running is not None or b.requests is not None for b in blocks)
+
     def relearn(self, now_us: int) -> None:
         """What is served now is what is usual."""
         self.shift_since_us, self.usual_prompt = None, None
         self.coarse = []
         self.fine = [b for b in self.fine if b.at_us >= now_us - HOUR_US]
+
+
+def _tells(point: ServerPoint) -> bool:
+    """Whether the page told anything."""
+    return any(value is not None for value in point[2:])
 
 
 def _block_us(settings: DriftSettings) -> int:

@@ -85,6 +85,23 @@ def test_nothing_is_said_of_the_workload_before_half_a_day_was_seen() -> None:
     assert not channel.armed(SETTINGS)[0].armed
 
 
+@pytest.mark.parametrize("minutes", [1, 30])
+def test_a_page_that_was_refused_is_no_page_that_was_read(minutes: int) -> None:
+    channel = FlowChannel()
+    for number in range(4 * minutes):
+        channel.server(ServerPoint(START_US + number * EVERY_US, state="refused"), SETTINGS)
+        channel.advance(START_US + number * EVERY_US, SETTINGS)
+    assert channel.armed(SETTINGS)[0].detail == "no metrics page has been read yet"
+    channel.server(ServerPoint(START_US + minutes * MINUTE_US, running=0.0), SETTINGS)
+    assert channel.armed(SETTINGS)[0].detail != "no metrics page has been read yet"
+
+
+def test_after_one_reading_the_first_minutes_are_waited_for() -> None:
+    channel = FlowChannel()
+    channel.server(ServerPoint(START_US, running=0.0), SETTINGS)
+    assert channel.armed(SETTINGS)[0].detail == "its first minutes are not over yet"
+
+
 def test_after_a_pin_the_present_workload_is_the_usual_one() -> None:
     channel = play(FlowChannel(), 14.0, lambda _: 1000.0)
     play(channel, 3.0, lambda _: 4000.0, begin=14.0)
