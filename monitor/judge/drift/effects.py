@@ -12,6 +12,7 @@ from monitor.judge.drift.values import DriftSettings
 DETECTORS = 6  # two for each of three channels
 RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
 RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
+WANDERED = 3.0  # standard deviations of the wander: less than that may be the wander alone
 
 
 class Metric(NamedTuple):
@@ -37,16 +38,23 @@ class OpenEffect:
     evidence: float
     threshold: float
     recovery: float = 0.0
+    slack: float = 0.0  # another process runs by now: so far may its own constant be below what is normal
 
-    def recovered(self, residual: float, variance: float, metric: Metric) -> bool:
-        """One more block: is it back to normal, against the smaller size that is looked for? A CUSUM of the likelihood ratio, clipped.
+    def recovered(self, residual: float, variance: float, wander: float, metric: Metric) -> bool:
+        """One more block: is it back to normal, or still slower by what matters? A CUSUM of the likelihood ratio, clipped.
 
-        Not against the size that was raised: a loss of 14 % that settles at 5 % is not over.
+        Not against the size that was raised: a loss of 14 % that settles at 5 % is not over. What matters is the smaller size that is
+        looked for, and no less than can be told from the wander (its standard deviation): the line, at half of it, lies at `practical`
+        or below.
         """
-        drop = min(self.drop, metric.drops[0])
-        gain = drop * (residual - self.level + drop / 2) / variance
+        drop = min(self.drop, max(metric.drops[0], 2 * metric.practical, WANDERED * wander))
+        gain = drop * (residual - self.level + self.slack + drop / 2) / variance
         self.recovery = max(0.0, self.recovery + max(-RECOVERY_STEP, min(RECOVERY_STEP, gain)))
         return self.recovery >= RECOVERED
+
+    def restarted(self, scatter: float) -> None:
+        """Another process runs: it is compared with what is normal, and may be below it by as much as starts are known to scatter."""
+        self.level, self.slack, self.recovery = 0.0, scatter, 0.0
 
 
 def warning_threshold(s: DriftSettings, block_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import median
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ WEIGHTS = (0.15, 0.15, 0.15, 0.55)  # so that five in a row are enough
 USUAL_STEP_S = 60.0  # a canary a minute: from false alarms a month to observations
 TOGETHER_US = 20 * SECOND_US  # canaries known within this are one observation: one stall, felt by all that were due
 LEAST_SPAN_US = 2 * MINUTE_US  # what is over within two minutes was a hiccup
-CLEAR, STILL = math.log(20.0), 0.3  # closes when "one in twenty" is so many times likelier than this share: ten in time in a row do
+CLEAR, STILL = math.log(20.0), 0.15  # closes when "one in twenty" is so many times likelier than this share: 27 in time in a row do
+RARE_US, RARE = 60 * MINUTE_US, 6  # so do so many in a row that took so long: a class may be asked a few times an hour
 KEPT = 60  # observations of a class that are kept for the figures
 NO_TOKEN = (Outcome.QUEUE_CAP.value, Outcome.TIMEOUT.value, Outcome.HUNG.value)
 
@@ -72,6 +74,8 @@ class LevelChannel:
         if state.seen and p.known_us - state.seen[-1].known_us < TOGETHER_US:
             self._join(state, over, waited, settings)
         else:
+            if state.open is not None:
+                _clear(state, state.open)
             state.seen.append(Seen(p.known_us, over, waited))
             if len(state.seen) > KEPT:
                 del state.seen[0]
@@ -126,7 +130,6 @@ def threshold(settings: DriftSettings) -> float:
 
 def _judge(state: ClassState, over: bool, settings: DriftSettings) -> None:
     if state.open is not None:
-        _clear(state, state.open, over)
         return
     state.test.step(over, BASE, ALTERNATIVES)
     if not over:  # that is no evidence: a "no" raises no sum beyond what it settles at
@@ -138,10 +141,16 @@ def _judge(state: ClassState, over: bool, settings: DriftSettings) -> None:
             state.open = OpenLevel(since, evidence)
 
 
-def _clear(state: ClassState, level: OpenLevel, over: bool) -> None:
-    """A CUSUM back. Not against the share that was over at first: when most waited and now one in four does, it is not over."""
-    level.clear = max(0.0, level.clear + (math.log(BASE / STILL) if over else math.log((1 - BASE) / (1 - STILL))))
-    if level.clear >= CLEAR:
+def _clear(state: ClassState, level: OpenLevel) -> None:
+    """The last moment is over, and nobody else of it waits any more: a CUSUM back, against one in seven.
+
+    Not against the share that was over at first: when most waited and now one in four does, it is not over.
+    """
+    last = state.seen[-1]
+    level.clear = max(0.0, level.clear + (math.log(BASE / STILL) if last.over else math.log((1 - BASE) / (1 - STILL))))
+    in_time = list(takewhile(lambda s: not s.over, reversed(state.seen)))
+    rare = len(in_time) >= RARE and last.known_us - in_time[-1].known_us >= RARE_US
+    if level.clear >= CLEAR or rare:
         state.open, state.test = None, ExceedanceTest()
 
 

@@ -14,7 +14,7 @@ from monitor.judge.drift.cusum import LevelCusum, Sizes, StepWatch, Wander
 from monitor.judge.drift.dating import find_break
 from monitor.judge.drift.effects import Metric, OpenEffect, warning_threshold
 from monitor.judge.drift.load import Entry, Gathering, Load, Taken
-from monitor.judge.drift.offsets import DEFAULT_SCATTER, MOST_STARTS, START_BLOCKS, Start, scatter_of
+from monitor.judge.drift.offsets import DEFAULT_SCATTER, LEAST_KNOWN, MOST_STARTS, START_BLOCKS, Start, scatter_of
 from monitor.judge.drift.values import Armed, DriftSettings, Effect, Shift
 from monitor.judge.drift.wander import USUAL_BLOCKS, fit_wander
 from monitor.model import Severity
@@ -106,14 +106,18 @@ class Track:
         return Block(index, len(known), round(mean, 6), round(math.hypot(noise, error / len(known)), 6))
 
     def _begin(self, process_start_us: int | None, index: int) -> None:
-        """A process that was not seen before begins a constant of its own, unless an effect is open: a restart alone proves no cure."""
+        """A process that was not seen before begins a constant of its own. A restart alone proves no cure of what is open."""
         if process_start_us is None or (self.starts and self.starts[-1].process_start_us == process_start_us):
             return
-        scatter, _ = scatter_of(self.starts)
+        scatter, known = scatter_of(self.starts)
         self.held = []
         self.starts.append(Start(process_start_us, index))
         del self.starts[:-MOST_STARTS]
-        if self.effect is None and len(self.starts) > 1:
+        if len(self.starts) == 1:  # the first that is known of
+            return
+        if self.effect is not None:
+            self.effect.restarted(scatter if known >= LEAST_KNOWN else 0.0)
+        else:
             self.watch.restart(0.0, scatter, self.model)
             self.creep = LevelCusum()
 
@@ -131,8 +135,9 @@ class Track:
             if start.blocks == START_BLOCKS and self.effect is None:
                 self.watch.settle()
         if self.effect is not None:
-            if self.effect.recovered(block.residual, block.noise**2 + self.model.white + self.model.variance, metric):
-                self.watch.restart(self.effect.level, math.sqrt(self.watch.var_constant), self.model)
+            wander = math.sqrt(self.model.variance)
+            if self.effect.recovered(block.residual, block.noise**2 + self.model.white + self.model.variance, wander, metric):
+                self.watch.restart(self.effect.level, max(self.effect.slack, math.sqrt(self.watch.var_constant)), self.model)
                 self.effect, self.creep = None, LevelCusum()
             return
         small, large = metric.drops

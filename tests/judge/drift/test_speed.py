@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -111,6 +112,56 @@ def test_a_loss_that_becomes_smaller_is_not_over_and_stays_one_incident(trained:
     assert left.shift.change_pct == pytest.approx(-5, abs=1) and minute_of(left.since_us) == pytest.approx(LEARNT, abs=6)
     fed(channel, canaries(range(LEARNT + 4 * HOUR, LEARNT + 5 * HOUR)))
     assert "decode" not in effects(channel)
+
+
+def test_what_is_nobodys_business_keeps_no_incident_open(trained: bytes) -> None:
+    settings = replace(SETTINGS, practical_pct=5.0)
+    channel = again(trained)
+    for point in canaries(range(LEARNT, LEARNT + 4 * HOUR), factor=lambda m: 0.86 if m < LEARNT + HOUR else 0.97):
+        channel.canary(point, settings)
+        channel.advance(point.known_us, settings)
+    assert not effects(channel)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_server_that_wanders_closes_within_two_hours_of_its_repair(seed: int) -> None:
+    draw, wander = random.Random(seed), [0.0]
+    for _ in range(5 * DAY // 5):
+        wander.append(0.9 * wander[-1] + draw.gauss(0.0, 0.02 * math.sqrt(1 - 0.9**2)))
+    hurt = lambda m: (0.8 if 3 * DAY <= m < 3 * DAY + 3 * HOUR else 1.0) * math.exp(wander[m // 5])  # noqa: E731 - beside its use
+    channel = fed(SpeedChannel(), canaries(range(3 * DAY + 3 * HOUR), factor=hurt))
+    assert "decode" in effects(channel)
+    fed(channel, canaries(range(3 * DAY + 3 * HOUR, 3 * DAY + 5 * HOUR), factor=hurt))
+    assert "decode" not in effects(channel)
+
+
+def test_a_restart_that_cures_it_closes_it_although_starts_scatter() -> None:
+    channel = SpeedChannel()
+    levels, hurt_from = (1.0, 0.98, 1.02, 0.978, 1.015, 0.982, 1.02), 7 * DAY - 2 * HOUR
+    for day in range(7):
+        start_us = START_US + day * DAY * MINUTE_US
+        fed(
+            channel,
+            canaries(
+                range(day * DAY, (day + 1) * DAY),
+                factor=lambda m: levels[m // DAY] * (0.86 if m >= hurt_from else 1.0),
+                process_start_us=start_us,
+            ),
+        )
+    assert "decode" in effects(channel)
+    start_us = START_US + 7 * DAY * MINUTE_US
+    for minute, point in enumerate(canaries(range(7 * DAY, 9 * DAY), factor=lambda _: 0.98, process_start_us=start_us)):
+        channel.canary(point, SETTINGS)
+        channel.advance(point.known_us, SETTINGS)
+        assert minute < 30 or "decode" not in effects(channel)
+
+
+def test_a_restart_that_cures_nothing_closes_nothing(trained: bytes) -> None:
+    channel = fed(again(trained), canaries(range(LEARNT, LEARNT + HOUR), factor=step(LEARNT, 0.95), process_start_us=START_US))
+    assert "decode" in effects(channel)
+    start_us = START_US + (LEARNT + HOUR) * MINUTE_US
+    fed(channel, canaries(range(LEARNT + HOUR, LEARNT + 5 * HOUR), factor=step(LEARNT, 0.95), process_start_us=start_us))
+    assert "decode" in effects(channel)
 
 
 def test_the_reference_is_frozen_while_an_effect_is_open(trained: bytes) -> None:
