@@ -74,6 +74,10 @@ class TokenLedger:
             self._prompt_tokens[probe.name] = prompt_tokens
         self._entries.append(Entry(at, (prompt_tokens or 0) + (received or 0), probe.traffic_class, extra))
 
+    def clock_set_back(self, by: timedelta) -> None:
+        """What was spent in the last hour was not spent in the future."""
+        self._entries = deque(entry._replace(at=entry.at - by) for entry in self._entries)
+
     def _most(self, probe: Probe) -> int:
         return self._prompt_tokens.get(probe.name, 0) + probe.max_tokens
 

@@ -38,6 +38,10 @@ def runs_missed(trigger: Any, last: datetime, now_due: datetime) -> int:
     return missed
 
 
+def _reading(target: str) -> str:
+    return f"{target}//reading"
+
+
 class Schedule:
     """The jobs of all targets. `lanes` maps a target's name to its capped and its uncapped lane."""
 
@@ -50,26 +54,39 @@ class Schedule:
         self._last: dict[str, datetime] = {}
         self._scheduler.add_listener(self._submitted, EVENT_JOB_SUBMITTED)
         self._scheduler.add_listener(self._not_run, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
-        for index, watch in enumerate(watches):
-            self._add_target(watch, lanes[watch.settings.name], index, len(watches))
+        self._watches = list(watches)
+        triggers = self._triggers(datetime.now(UTC))
+        for watch in watches:
+            name = watch.settings.name
+            for probe in watch.probes:
+                job_id = f"{name}/{probe.name}"
+                self._jobs[job_id] = (watch, probe)
+                lane = lanes[name][0] if probe.capped else lanes[name][1]
+                self._scheduler.add_job(lane.submit, triggers[job_id], args=[probe], id=job_id)
+            self._scheduler.add_job(watch.store_reading, triggers[_reading(name)], id=_reading(name))
 
-    def _add_target(self, watch: TargetWatch, lanes: tuple[Lane, Lane], index: int, count: int) -> None:
+    def _triggers(self, now: datetime) -> dict[str, Any]:
         """Targets start spread over the shortest interval, probes of one target together; the uncapped lane half an interval later,
         so that the two lanes of a target seldom meet."""
-        shortest_s = min((p.every_s for p in watch.probes if p.every_s is not None), default=60.0)
-        first = datetime.now(UTC) + timedelta(seconds=0.5 + shortest_s * index / count)
-        for probe in watch.probes:
-            job_id = f"{watch.settings.name}/{probe.name}"
-            lane = lanes[0] if probe.capped else lanes[1]
-            self._jobs[job_id] = (watch, probe)
-            start = first if probe.capped else first + timedelta(seconds=shortest_s / 2)
-            self._scheduler.add_job(lane.submit, trigger_of(probe, start), args=[probe], id=job_id)
-        reading = IntervalTrigger(seconds=READING_EVERY_S, start_date=first, timezone=UTC)
-        self._scheduler.add_job(watch.store_reading, reading, id=f"{watch.settings.name}//reading")
+        found: dict[str, Any] = {}
+        for index, watch in enumerate(self._watches):
+            shortest_s = min((p.every_s for p in watch.probes if p.every_s is not None), default=60.0)
+            first = now + timedelta(seconds=0.5 + shortest_s * index / len(self._watches))
+            for probe in watch.probes:
+                start = first if probe.capped else first + timedelta(seconds=shortest_s / 2)
+                found[f"{watch.settings.name}/{probe.name}"] = trigger_of(probe, start)
+            found[_reading(watch.settings.name)] = IntervalTrigger(seconds=READING_EVERY_S, start_date=first, timezone=UTC)
+        return found
 
     def start(self) -> None:
         """Begin."""
         self._scheduler.start()
+
+    def begin_anew(self) -> None:
+        """The clock was set back: what was planned by the old one would wait for hours."""
+        self._last.clear()
+        for job_id, trigger in self._triggers(datetime.now(UTC)).items():
+            self._scheduler.reschedule_job(job_id, trigger=trigger)
 
     def stop(self) -> None:
         """No new runs from now on."""

@@ -18,6 +18,7 @@ from monitor.config.settings import Settings
 from monitor.config.values import host_port
 from monitor.daemon import systemd
 from monitor.daemon.cards import CardWatches
+from monitor.daemon.clock import watch_clock
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.guard import only_logged
 from monitor.daemon.identity import Rounds
@@ -118,8 +119,15 @@ class Daemon:
         lanes = {watch.settings.name: self._lanes(watch, writer) for watch in self._watches}
         schedule_of_all = Schedule(self._watches, lanes)
         dispatcher = Dispatcher(writer, self._channels)
+
+        def clock_set_back(by: timedelta) -> None:
+            schedule_of_all.begin_anew()
+            for watch in self._watches:
+                watch.ledger.clock_set_back(by)
+
         loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
-        loops += [asyncio.create_task(work) for work in (self._judge(writer), self._identities(), self._guard_file())]
+        works = (self._judge(writer), self._identities(), self._guard_file(), watch_clock(clock_set_back))
+        loops += [asyncio.create_task(work) for work in works]
         loops.append(asyncio.create_task(dispatcher.run(OUTBOX_EVERY_S)))
         loops.append(asyncio.create_task(run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])))
         gc.collect()

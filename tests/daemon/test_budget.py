@@ -29,6 +29,14 @@ def test_what_was_spent_counts_for_an_hour_and_not_longer() -> None:
     assert book.spent(NOON + 91 * MINUTE) == 0
 
 
+def test_what_was_spent_before_the_clock_was_set_back_counts_for_the_rest_of_its_hour() -> None:
+    book = ledger(1000)
+    book.note(SKY, NOON, 20, 8)
+    book.clock_set_back(180 * MINUTE)
+    assert book.spent(NOON - 121 * MINUTE) == 28
+    assert book.spent(NOON - 119 * MINUTE) == 0
+
+
 def test_prompt_and_answer_count_and_what_is_not_known_does_not() -> None:
     book = ledger(1000)
     book.note(SKY, NOON, None, None)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_SUBMITTED, JobSubmissionEvent
+from apscheduler.triggers.interval import IntervalTrigger
 from histories import NOON, a_probe
 
-from monitor.daemon import lanes, schedule
+from monitor.daemon import clock, lanes, schedule
 from monitor.daemon.lanes import Lane
 from monitor.daemon.schedule import Schedule, runs_missed, trigger_of
 from monitor.model import Probe
@@ -183,6 +184,31 @@ async def test_a_probe_without_a_cap_blinds_nobody(monkeypatch: pytest.MonkeyPat
     await run_for(1.9, [watch], [rounds])
     assert slow.names() == ["uncapped"]
     assert rounds.names().count("capped") >= 3
+
+
+async def test_after_the_clock_was_set_back_the_schedule_begins_anew_and_counts_nothing_as_missed() -> None:
+    watch = Watch(a_probe("a", every_s=60.0), a_probe("b", every_s=60.0, max_wait_s=None))
+    made = on_schedule(watch)
+    made._scheduler.start(paused=True)
+    submitted(made, datetime.now(UTC) + timedelta(hours=3))
+    for job in made._scheduler.get_jobs():  # as a clock that was set back by three hours finds them
+        job.reschedule(IntervalTrigger(seconds=60, start_date=datetime.now(UTC) + timedelta(hours=3), timezone=UTC))
+    made.begin_anew()
+    soon = datetime.now(UTC) + timedelta(seconds=35)
+    assert len(made._scheduler.get_jobs()) == 3
+    assert all(job.next_run_time < soon for job in made._scheduler.get_jobs())
+    submitted(made, datetime.now(UTC))
+    made.stop()
+    assert watch.skipped == []
+
+
+async def test_a_clock_that_was_set_back_is_noticed_once_and_one_that_jumps_ahead_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, noticed = iter([0.0, 0.0, -3600.0, -3600.0, 7200.0, 7199.5]), []
+    monkeypatch.setattr(clock, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: 1e9 + next(steps), monotonic=lambda: 50.0))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await clock.watch_clock(noticed.append)
+    assert noticed == [timedelta(hours=1)]
 
 
 async def test_the_metrics_page_is_read_on_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
