@@ -44,8 +44,8 @@ class OpenEffect:
         """One more block: is it back to normal, or still slower by what matters? A CUSUM of the likelihood ratio, clipped.
 
         Not against the size that was raised: a loss of 14 % that settles at 5 % is not over. What matters is the smaller size that is
-        looked for, and no less than can be told from the wander (its standard deviation): the line, at half of it, lies at `practical`
-        or below.
+        looked for, and no less than twice what is nobody's business, for the line lies at half of it; nor less than can be told from the
+        wander (its standard deviation).
         """
         drop = min(self.drop, max(metric.drops[0], 2 * metric.practical, WANDERED * wander))
         gain = drop * (residual - self.level + self.slack + drop / 2) / variance
