@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """The whole verdict, as `--json` prints it. `regressed` None: too little could be measured or judged. `notes`: sentences about the
-    whole: failures over all probes, why the model shift was not tested, pins that are stale."""
+    whole: failures over all probes, why the model shift or the decode rate was not tested, pins that are stale."""
 
     candidate: str
     against: str
@@ -73,7 +73,7 @@ async def _gate(settings: Any, args: argparse.Namespace) -> GateResult:
     if not known.pins:
         raise CommandError(f'{args.against} has no pins to judge by; `vllm-canary pin --target {args.against} --reason "…"` records some')
     own, candidate = settings.target(args.against), _candidate(settings, args)
-    probes = [p for p in chosen_probes(settings, []) if any(pin.probe == p.name for pin in known.pins)]
+    probes = _asked(chosen_probes(settings, []), known)
     if not probes:
         raise CommandError(f"none of the probes that {args.against} has pins for is configured any more: {_names(known.pins)}")
     async with client_of(candidate) as http:
@@ -83,6 +83,16 @@ async def _gate(settings: Any, args: argparse.Namespace) -> GateResult:
         rounds = await _judged(http, model, probes, measured, known)
         differences = await _differences(candidate, http, model, page, known.fields)
     return _result(args, probes, rounds, known, differences)
+
+
+def _asked(configured: Sequence[Probe], known: _Production) -> list[Probe]:
+    """The probes that have pins, and the one that tells decode rates best: answers of a fixed length are seldom pinned, since the end that
+    they forbid makes them ramble. None at all without a pin."""
+    from monitor.judge.candidatespeed import steadiest  # noqa: PLC0415
+
+    pinned = [p for p in configured if known.has_pin(p.name)]
+    best = steadiest(configured, known.samples)
+    return [*pinned, best] if pinned and best is not None and best not in pinned else pinned
 
 
 def _names(pins: Sequence[Pin]) -> str:
@@ -104,6 +114,10 @@ class _Production:
     digest: str | None
     fields: Mapping[str, Any]
     samples: list[Sample]
+
+    def has_pin(self, probe: str) -> bool:
+        """Whether any of its pins is of that probe, of whatever revision."""
+        return any(pin.probe == probe for pin in self.pins)
 
 
 def _production(database: str, target: str) -> _Production:
@@ -186,9 +200,10 @@ def _result(
 ) -> GateResult:
     """What it adds up to: a regression of one probe, or a shift of the model over all of them, is one of the whole."""
     from monitor.judge.candidate import conclude, judge_candidate  # noqa: PLC0415
+    from monitor.judge.candidatespeed import judge_decoding  # noqa: PLC0415
     from monitor.judge.shift import judge_shift  # noqa: PLC0415
 
-    results = [judge_candidate(probe, [one for one, _ in rounds[probe.name]], known.samples) for probe in probes]
+    results = [judge_candidate(p, [one for one, _ in rounds[p.name]], known.samples, speed_only=not known.has_pin(p.name)) for p in probes]
     moved = [(name, one.judgement.logprob_shift, pin) for name, runs in rounds.items() for one, pin in runs]
     shifts: dict[str, list[float]] = {}
     noise: dict[str, float | None] = {}
@@ -198,7 +213,8 @@ def _result(
             shifts.setdefault(name, []).append(shift_nat)
             noise[name], repeats[name] = pin.noise_nat, pin.repeats
     shift = judge_shift(shifts, noise, repeats)
-    whole = conclude(results, shift, args.rounds)
+    decoding = judge_decoding({name: [one.sample for one, _ in runs] for name, runs in rounds.items()}, known.samples)
+    whole = conclude(results, shift, args.rounds, decoding)
     notes = [*whole.notes, *_stale(args.against, rounds)]
     return GateResult(args.candidate, args.against, whole.regressed, results, differences, shift, notes)
 
@@ -231,7 +247,7 @@ def _print(result: GateResult) -> None:
             milliseconds(r.ttft_ms_against),
             number(r.decode_tok_s, 1),
             number(r.decode_tok_s_against, 1),
-            r.reason or "",
+            r.reason or ("asked for its speed alone" if r.speed_only else ""),
         ]
         for r in result.probes
     ]

@@ -5,20 +5,14 @@ Three answers are possible: it got worse, it did not, or there is too little to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
 
+from monitor.judge.candidatespeed import Decoding, speed_of
 from monitor.judge.flips import DISTINCT, FLIP_RATE
 from monitor.judge.pinned import PinJudgement
 from monitor.judge.shift import LEAST_REPEATS, LEAST_ROUNDS, MOST_NOISE_NAT, P_VALUE, ShiftResult, binomial_tail
-from monitor.model import REGRESSIONS, Outcome, Phase, Probe, Sample, Verdict
-
-SLOWER = 0.10  # a candidate this much slower in decode than production's own last day is a regression
-LATER = 0.30  # of the time to first token: prefill is far noisier (its variation within one machine was seen at 20 %)
-LEAST_LATER_MS = 20.0  # a first token that comes less later than this is felt by nobody
-LEAST_TOKENS = 32  # the rate of a shorter answer is a few steps of the engine, which one pause moves by a third
-LEAST_BEFORE = 4  # fewer samples of production say too little to call anybody slower
+from monitor.model import REGRESSIONS, Outcome, Probe, Sample, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +28,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """How the candidate did with one probe, beside production. `regressed` None: too little could be measured or judged."""
+    """How the candidate did with one probe, beside production. `regressed` None: too little could be measured or judged. `speed_only`:
+    production has no pin for it, and its answers are judged by nothing but their speed."""
 
     probe: str
     passed: int
@@ -49,19 +44,21 @@ class ProbeResult:
     decode_tok_s: float | None
     decode_tok_s_against: float | None
     regressed: bool | None
+    speed_only: bool = False
 
 
-def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[Sample]) -> ProbeResult:
+def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[Sample], speed_only: bool = False) -> ProbeResult:
     """`production`: its good samples of the last day. Failures count as `repeats` and `require` of the probe ask, scaled to rounds."""
     verdicts = [r.judgement.verdict for r in rounds]
     passed, ties = verdicts.count(Verdict.PASS), verdicts.count(Verdict.NEAR_TIE)
-    broke = sum(r.sample.outcome in REGRESSIONS for r in rounds if r.sample.outcome is not Outcome.EMPTY)  # an empty answer fails already
+    broke = sum(r.sample.outcome in REGRESSIONS for r in rounds if r.judgement.verdict is not Verdict.FAIL)  # no round fails twice
     failed = verdicts.count(Verdict.FAIL) + broke
     own = [s for s in production if s.probe == probe.name]
-    speed = _speed([r.sample for r in rounds], [s for s in own if s.phase is Phase.WARM])
+    speed = speed_of([r.sample for r in rounds], own)
     needed = max(1, -(-len(rounds) * probe.require // probe.repeats))  # rounded up: no larger share may fail than of `repeats` runs
     regressed: bool | None = failed > max(0, len(rounds) - needed) or speed.slow is not None
-    if not regressed and passed + ties < needed:
+    right = sum(r.sample.outcome is Outcome.OK for r in rounds) if speed_only else passed + ties
+    if not regressed and right < needed:
         regressed = None
     judged = [s for s in own if s.verdict in {Verdict.PASS, Verdict.NEAR_TIE, Verdict.FAIL}]
     return ProbeResult(
@@ -78,6 +75,7 @@ def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[
         decode_tok_s=speed.decode_tok_s,
         decode_tok_s_against=speed.decode_tok_s_against,
         regressed=regressed,
+        speed_only=speed_only,
     )
 
 
@@ -90,12 +88,13 @@ class Conclusion:
     notes: tuple[str, ...] = ()
 
 
-def conclude(results: Sequence[ProbeResult], shift: ShiftResult, rounds: int) -> Conclusion:
-    """A regression of one probe, failures that are too many over all, or a shift of the model; without one, all must have been judged."""
-    alone = any(r.regressed for r in results)
-    together, untested = None if alone else failing_together(results), untested_shift(shift, rounds, len(results))
-    notes = tuple(note for note in (together, untested) if note is not None)
-    if alone or together is not None or shift.shifted:
+def conclude(results: Sequence[ProbeResult], shift: ShiftResult, rounds: int, decoding: Decoding) -> Conclusion:
+    """A regression of one probe, failures that are too many over all, short answers that crawl, or a shift of the model; without one, all
+    must have been judged."""
+    alone, pinned = any(r.regressed for r in results), [r for r in results if not r.speed_only]
+    together, untested = None if alone else failing_together(pinned), untested_shift(shift, rounds, len(pinned))
+    notes = tuple(note for note in (together, untested, decoding.note) if note is not None)
+    if alone or together is not None or decoding.slower or shift.shifted:
         return Conclusion(True, notes)
     unclear = untested is not None or not results or any(r.regressed is None for r in results)
     return Conclusion(None if unclear else False, notes)
@@ -133,58 +132,3 @@ def _reason(rounds: Sequence[Round], slow: str | None, regressed: bool | None) -
     unjudged = [r for r in rounds if r.judgement.verdict in {Verdict.UNKNOWN, Verdict.UNPINNED}]
     unclear = next((r.detail or r.judgement.reason for r in unjudged), None) if regressed is None else None
     return wrong or broke or slow or unclear
-
-
-@dataclass(frozen=True, slots=True)
-class _Speed:
-    ttft_ms: float | None
-    ttft_ms_against: float | None
-    decode_tok_s: float | None
-    decode_tok_s_against: float | None
-    slow: str | None  # the sentence, where it is clearly slower
-
-
-def _speed(rounds: Sequence[Sample], production: Sequence[Sample]) -> _Speed:
-    ttft, ttft_before = _known([s.ttft_ms for s in rounds]), _known([s.ttft_ms for s in production])
-    rates, rates_before = _known([s.decode_tok_s for s in rounds]), _known([s.decode_tok_s for s in production])
-    slow = None
-    if is_slower(_known(map(_lasting_rate, rounds)), _known(map(_lasting_rate, production))):
-        slow = f"decode rate {median(rates):.1f} tokens/s, {_against(median(rates), median(rates_before))} than production's"
-    elif is_later(ttft, ttft_before):
-        slow = f"time to first token {median(ttft):.0f} ms, {_against(median(ttft), median(ttft_before))} than production's"
-    return _Speed(_median(ttft), _median(ttft_before), _median(rates), _median(rates_before), slow)
-
-
-def is_slower(rates: Sequence[float], before: Sequence[float]) -> bool:
-    """Clearly slower: the median is a tenth below production's, and even the best round is below three quarters of production's own."""
-    if not rates or len(before) < LEAST_BEFORE:
-        return False
-    return median(rates) < median(before) * (1 - SLOWER) and max(rates) < quantiles(before, n=4)[0]
-
-
-def is_later(ttft_ms: Sequence[float], before: Sequence[float]) -> bool:
-    """Clearly later: the median first token by LATER and by LEAST_LATER_MS, and the earliest after three quarters of production's."""
-    if not ttft_ms or len(before) < LEAST_BEFORE:
-        return False
-    usual = median(before)
-    return median(ttft_ms) > max(usual * (1 + LATER), usual + LEAST_LATER_MS) and min(ttft_ms) > quantiles(before, n=4)[2]
-
-
-def _against(now: float, before: float) -> str:
-    """`12 % less` or `3 % more`."""
-    change = (now / before - 1) * 100
-    return f"{abs(change):.0f} % {'less' if change < 0 else 'more'}"
-
-
-def _lasting_rate(sample: Sample) -> float | None:
-    """The decode rate of an answer that is long enough for one; every rate is shown, only these are judged."""
-    tokens = sample.completion_tokens
-    return None if tokens is not None and tokens < LEAST_TOKENS else sample.decode_tok_s
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [v for v in values if v is not None]
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None

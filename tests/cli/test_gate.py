@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from histories import History
+from histories import History, a_sample
 from sqlalchemy import Connection
 from standin import Job, Json, StandIn, Token
 
@@ -22,6 +22,7 @@ from monitor.store import fingerprints, record
 from .conftest import PROBE, Command, write_config
 
 SKY = "Is the sky blue? Answer yes or no."
+COUNT = "Count from one to thirty in words."
 PINNED = PROBE.replace('  - contains: "Yes"', "  - pinned: true") + "sampling:\n  logprobs: 5\n"
 
 
@@ -92,7 +93,9 @@ def test_a_candidate_that_answers_alike_is_0(cli: Command, well_pinned: Path, se
     assert (code, found["regressed"], found["candidate"], found["against"]) == (0, False, candidate.url, "local")
     counts = [(p["probe"], p["passed"], p["near_ties"], p["failed"], p["of"]) for p in found["probes"]]
     assert counts == [(name, 2, 0, 0, 2) for name in "abcd"]
-    assert (found["shift"]["shifted"], found["notes"]) == (False, [])
+    assert found["shift"]["shifted"] is False
+    [unjudged] = found["notes"]  # an answer of one token has no decode rate
+    assert unjudged.startswith("the decode rate was not judged: it takes answers of 32 tokens or more")
     assert len(candidate.state.requests) == 4 * 3  # the first round is not counted: it may be cold
 
 
@@ -130,7 +133,7 @@ def test_pins_that_are_stale_for_production_itself_are_named(cli: Command, histo
     history.do(changed)
     code, found = gate(cli, serve())
     assert code == 0
-    assert found["notes"][0].startswith("the pins of a, b, c, d are stale: local has changed since they were taken")
+    assert found["notes"][-1].startswith("the pins of a, b, c, d are stale: local has changed since they were taken")
 
 
 def test_another_answer_is_1_and_names_the_place(cli: Command, pinned: Path, serve: Serve) -> None:
@@ -184,6 +187,32 @@ def test_speed_stands_beside_production_and_much_slower_decoding_is_1(cli: Comma
     assert "tokens/s" in probe["reason"]
     assert "% less than production's" in probe["reason"]
     assert probe["of_against"] == 0  # production's samples from before its pin were judged by none
+
+
+def test_a_short_answer_that_crawls_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
+    answer = " ".join(f"word{number}" for number in range(12))
+    server.state.answers = {SKY: answer}
+    write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 60"))
+    cli("pin", "--reason", "checked", "--repeats", "6")
+    ran = cli("gate", "--url", serve(answers={SKY: answer}, itl_s=0.05).url, "--against", "local")
+    assert ran.code == 1
+    assert "% of production's rate, in the median of 3 short answers" in " ".join(ran.out.split())
+
+
+def test_the_probe_of_a_fixed_length_is_asked_for_its_speed_although_it_has_no_pin(
+    cli: Command, history: History, well_pinned: Path, serve: Serve
+) -> None:
+    fixed = PROBE.replace("max_tokens: 8", "max_tokens: 40\nsampling:\n  ignore_eos: true\n  min_tokens: 40").replace(SKY, COUNT)
+    (well_pinned.parent / "probes" / "fixed.yaml").write_text(fixed)
+    history.samples([a_sample(probe="fixed", started_at=datetime.now(UTC), decode_tok_s=100.0, completion_tokens=40)] * 4)
+    answers = {SKY: "Yes", COUNT: "one two three"}
+    code, found = gate(cli, serve(answers=answers, itl_s=0.002))
+    alone = found["probes"][-1]
+    assert (code, found["notes"], found["shift"]["probes"]) == (0, [], 4)
+    assert (alone["probe"], alone["speed_only"], alone["passed"], alone["regressed"]) == ("fixed", True, 0, False)
+    code, found = gate(cli, serve(answers=answers, itl_s=0.02))
+    assert (code, [p["probe"] for p in found["probes"] if p["regressed"]]) == (1, ["fixed"])
+    assert "tokens/s in answers of 32 tokens or more" in found["probes"][-1]["reason"]
 
 
 def test_a_first_token_that_comes_much_later_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:

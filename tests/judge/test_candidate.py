@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from histories import a_probe, a_sample
 
-from monitor.judge.candidate import Conclusion, ProbeResult, Round, conclude, failing_together, is_later, is_slower, judge_candidate
+from monitor.judge.candidate import Conclusion, ProbeResult, Round, conclude, failing_together, judge_candidate
+from monitor.judge.candidatespeed import Decoding
 from monitor.judge.pinned import PinJudgement
 from monitor.judge.shift import ShiftResult, judge_shift
 from monitor.model import Outcome, Phase, Sample, Verdict
@@ -69,36 +70,21 @@ def test_production_stands_beside_it() -> None:
     assert (found.decode_tok_s, found.decode_tok_s_against) == (100.0, 80.0)
 
 
-def test_slower_needs_a_clear_median_and_a_best_round_below_the_usual() -> None:
-    before = [98.0, 99.0, 100.0, 101.0, 102.0]
-    assert is_slower([85.0, 86.0, 84.0], before)
-    assert not is_slower([92.0, 92.0, 92.0], before)
-    assert not is_slower([80.0, 85.0, 100.0], before)
-    assert not is_slower([1.0], before[:3])  # too little of production to compare with
-    assert not is_slower([], before)
+def test_a_probe_that_is_asked_for_its_speed_alone_needs_answers_and_no_verdicts() -> None:
+    def asked(*outcomes: Outcome) -> bool | None:
+        rounds = [Round(a_sample(outcome=o), PinJudgement(Verdict.UNPINNED)) for o in outcomes]
+        return judge_candidate(a_probe(), rounds, (), speed_only=True).regressed
 
-
-def test_the_rate_of_a_short_answer_is_shown_and_makes_no_regression() -> None:
-    usual = [a_sample(decode_tok_s=rate, completion_tokens=12) for rate in (425.0, 414.0, 384.0, 430.0, 428.0)]
-    short = judged(PASS, PASS, PASS, production=tuple(usual), decode_tok_s=290.0, completion_tokens=12)
-    assert (short.decode_tok_s, short.decode_tok_s_against, short.regressed) == (290.0, 425.0, False)
-    lasting = tuple(replace(sample, completion_tokens=128) for sample in usual)
-    assert judged(PASS, PASS, PASS, production=lasting, decode_tok_s=290.0, completion_tokens=128).regressed
-
-
-def test_later_needs_a_third_more_and_time_enough_to_be_felt() -> None:
-    before = [100.0, 101.0, 102.0, 103.0, 104.0]
-    assert is_later([140.0, 150.0, 141.0], before)
-    assert not is_later([120.0] * 3, before)
-    assert not is_later([103.0, 150.0, 150.0], before)
-    assert not is_later([15.0] * 3, [10.0] * 5)
-    assert not is_later([500.0], before[:3])
+    assert asked(Outcome.OK, Outcome.OK, Outcome.OK) is False
+    assert asked(Outcome.OK, Outcome.REJECTED, Outcome.REJECTED) is None
+    assert asked(Outcome.OK, Outcome.EMPTY, Outcome.TRUNCATED) is True
 
 
 # ---- all probes together
 
 
 QUIET = ShiftResult(False, 0.01, 1.0, 5, 3)
+JUDGED = Decoding(False)
 
 
 def probes(*failed: int, rounds: int = 3) -> list[ProbeResult]:
@@ -108,7 +94,7 @@ def probes(*failed: int, rounds: int = 3) -> list[ProbeResult]:
 
 
 def test_a_failure_in_each_of_five_probes_is_a_regression_although_each_keeps_its_own_rule() -> None:
-    found = conclude(probes(1, 1, 1, 1, 1), QUIET, 3)
+    found = conclude(probes(1, 1, 1, 1, 1), QUIET, 3, JUDGED)
     assert found.regressed is True
     words = "5 of 15 over all probes (at most 2.8 % flip by themselves), on p0, p1, p2, p3, p4"
     assert found.notes == (f"answers fail more often than they flip by themselves: {words}",)
@@ -116,7 +102,7 @@ def test_a_failure_in_each_of_five_probes_is_a_regression_although_each_keeps_it
 
 @pytest.mark.parametrize("failed", [(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (1, 1, 0, 0, 0), (1, 1, 1, 0, 0)])
 def test_a_flip_here_and_there_is_none(failed: tuple[int, ...]) -> None:
-    assert conclude(probes(*failed), QUIET, 3) == Conclusion(False)
+    assert conclude(probes(*failed), QUIET, 3, JUDGED) == Conclusion(False)
 
 
 def test_two_probes_alone_never_fail_together() -> None:
@@ -124,18 +110,18 @@ def test_two_probes_alone_never_fail_together() -> None:
 
 
 def test_a_probe_that_regressed_needs_no_others() -> None:
-    assert conclude(probes(3, 0, 0), QUIET, 3) == Conclusion(True)
+    assert conclude(probes(3, 0, 0), QUIET, 3, JUDGED) == Conclusion(True)
 
 
 def test_a_model_shift_that_could_not_be_tested_is_not_good_and_says_what_it_takes() -> None:
     untested = ShiftResult(None, None, None, 2, 3)
-    found = conclude(probes(0, 0, 0), untested, 3)
+    found = conclude(probes(0, 0, 0), untested, 3, JUDGED)
     assert found.regressed is None
     assert "the pins of 2 of 3 probes are fit for it" in found.notes[0]
-    one_round = conclude(probes(0, rounds=1), ShiftResult(None, None, None, 0, 0), 1)
+    one_round = conclude(probes(0, rounds=1), ShiftResult(None, None, None, 0, 0), 1, JUDGED)
     assert one_round.regressed is None
     assert "it takes --rounds 2 or more" in one_round.notes[0]
-    assert conclude(probes(3), untested, 3).regressed is True  # what is wrong already needs no test
+    assert conclude(probes(3), untested, 3, JUDGED).regressed is True  # what is wrong already needs no test
 
 
 def test_what_the_sentence_asks_for_is_enough_for_the_test() -> None:
@@ -145,5 +131,17 @@ def test_what_the_sentence_asks_for_is_enough_for_the_test() -> None:
 
 
 def test_a_shift_of_the_model_is_a_regression_although_every_answer_is_right() -> None:
-    assert conclude(probes(0, 0), ShiftResult(True, 0.7, 1e-4, 5, 3, ("p0",)), 3).regressed is True
-    assert conclude([], QUIET, 3).regressed is None
+    assert conclude(probes(0, 0), ShiftResult(True, 0.7, 1e-4, 5, 3, ("p0",)), 3, JUDGED).regressed is True
+    assert conclude([], QUIET, 3, JUDGED).regressed is None
+
+
+def test_short_answers_that_crawl_are_a_regression_and_what_was_not_judged_is_said() -> None:
+    assert conclude(probes(0, 0), QUIET, 3, Decoding(True, "it crawls")) == Conclusion(True, ("it crawls",))
+    assert conclude(probes(0, 0), QUIET, 3, Decoding(None, "not judged")) == Conclusion(False, ("not judged",))
+
+
+def test_a_probe_without_a_pin_is_no_probe_whose_pin_is_unfit_and_its_failures_are_no_flips() -> None:
+    alone = [replace(one, speed_only=True) for one in probes(1)]
+    found = conclude([*probes(0, 0), *alone], ShiftResult(None, None, None, 2, 3), 3, JUDGED)
+    assert "the pins of 2 of 2 probes are fit for it" in found.notes[0]
+    assert conclude([*probes(3, 3, rounds=24), *alone], QUIET, 24, JUDGED) == Conclusion(False)
