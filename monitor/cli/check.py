@@ -94,12 +94,11 @@ def _database(database: str) -> tuple[Any, int]:
 
 
 async def _gpu(settings: Any) -> list[Any]:
-    from monitor.cli.fingerprint import first_look  # noqa: PLC0415
     from monitor.daemon.cards import CardWatches  # noqa: PLC0415
 
     watches = CardWatches([target.watches_gpus for target in settings.targets])
     watches.start()
-    await first_look(watches)
+    await watches.first_look()
     found = [_cards(watch) for watch in watches.all()]
     watches.stop()
     watched = [check for check in found if check is not None]

@@ -13,8 +13,6 @@ from monitor.errors import Told
 from monitor.judge.changes import digest
 from monitor.model import Fingerprint
 
-GPU_WAIT_S = 3.0
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
@@ -41,18 +39,10 @@ async def _read_all(targets: Sequence[Any], database: str) -> list[Fingerprint]:
     gpu = CardWatches([target.watches_gpus for target in targets])
     gpu.start()
     try:
-        await first_look(gpu)
+        await gpu.first_look()
         return [await _read(target, gpu.of(target.watches_gpus), database) for target in targets]
     finally:
         gpu.stop()
-
-
-async def first_look(watches: Any) -> None:
-    """Give the watches a moment to read their cards; a machine without a GPU says so at once."""
-    for _ in range(int(GPU_WAIT_S / 0.05)):
-        if all(w.identity() is not None or w.state().status in {"absent", "off"} for w in watches.all()):
-            return
-        await asyncio.sleep(0.05)
 
 
 async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
@@ -70,7 +60,7 @@ async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
 
 
 def _last_system_fingerprint(database: str, target: str) -> str | None:
-    """It comes with answers only, and this command sends none: the last one that the daemon saw."""
+    """It comes with answers only, and this command sends none: the last one that was seen."""
     from monitor.store import fingerprints, queries  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 

@@ -28,6 +28,7 @@ from monitor.model import REGRESSIONS, ObservedAnswer, Outcome, Pin, Probe, Samp
 
 LEASE_WAIT_S = 60.0
 NO_LOGPROBS = "not pinned: the answer came without log-probabilities, and without them a near tie cannot be told from another answer"
+NOT_READ = "what is served could not be read: the pin will be filed under what is read first"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expires", default="30d", metavar="TIME", help="how long the pin holds (default 30d, spread by up to a tenth)")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="how often each probe is asked (default 5)")
     parser.add_argument("--under-load", action="store_true", help="keep two long requests beside every second repeat, so that ties show")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be accepted, record nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be accepted, record no pin")
     config_arguments(parser, url=True)
     parser.add_argument("--target", metavar="NAME", help="only this target")
     json_argument(parser)
@@ -80,11 +81,12 @@ def run(args: argparse.Namespace) -> int:
 async def _record_all(
     settings: Any, targets: Sequence[Any], probes: Sequence[Probe], args: argparse.Namespace, life: timedelta
 ) -> list[Recorded]:
+    from monitor.daemon.identity import Keeps  # noqa: PLC0415
     from monitor.daemon.oneshot import watching  # noqa: PLC0415
 
     recorded: list[Recorded] = []
     for target in targets:
-        async with watching(settings, target, probes, LEASE_WAIT_S) as watch:
+        async with watching(settings, target, probes, LEASE_WAIT_S, Keeps.NOTHING if args.dry_run else Keeps.UNWATCHED) as watch:
             await _refuse_unseen_change(watch)
             seen = [await _ask(watch, probe, args, life) for probe in probes]
             if not args.json:
@@ -94,15 +96,22 @@ async def _record_all(
 
 
 async def _refuse_unseen_change(watch: Any) -> None:
-    """A pin is filed under what the daemon last saw; of a server that has changed since, it would be the wrong reference."""
-    unseen = await watch.identity.unseen(await watch.look())
-    if unseen:
-        told = ", ".join(f"{c.field} {c.before} → {c.after}" for c in unseen)
-        raise CommandError(
-            f"{watch.settings.name} is not what the daemon last saw ({told}): pins would be filed under what was served before. "
-            "Let the daemon run until `vllm-canary fingerprint` shows the change, then pin again",
-            code=UNMEASURED,
-        )
+    """A pin is filed under what the history knows to be served. Where a daemon watches it is the daemon that notes a change, and before it
+    has, the pin would be the wrong reference."""
+    page = await watch.look()
+    await watch.refresh_identity(page)
+    unseen = await watch.identity.unseen(page)
+    if not unseen:
+        return
+    told = ", ".join(f"{c.field} {c.before} → {c.after}" for c in unseen)
+    why = f"{watch.settings.name} is not what the history knows of it ({told}): pins would be filed under what was served before."
+    if await watch.identity.is_ours():
+        raise CommandError(f"{why} It is still changing; pin again when it stands", code=UNMEASURED)
+    raise CommandError(
+        f"{why} The daemon that watches it notes such a change within minutes. `vllm-canary status` tells whether it runs: start it if it "
+        "does not, then pin again",
+        code=UNMEASURED,
+    )
 
 
 async def _ask(watch: Any, probe: Probe, args: argparse.Namespace, life: timedelta) -> Recorded:
@@ -170,7 +179,9 @@ async def _made(
         decode_tok_s=tuple(s.decode_tok_s for s in warm if s.decode_tok_s is not None),
     )
     told = [] if len(outputs) == 1 else [f"{len(outputs)} different answers"]
-    return Recorded(pin.target, probe.name, pin, "; ".join([*told, *doubts(answers, pin.noise_nat, pin.fingerprint)]))
+    told += doubts(answers, pin.noise_nat)
+    told += [NOT_READ] if pin.fingerprint is None and not args.dry_run else []
+    return Recorded(pin.target, probe.name, pin, "; ".join(told))
 
 
 async def _store(watch: Any, one: Recorded) -> Recorded:
@@ -221,4 +232,4 @@ def _print(recorded: Sequence[Recorded], args: argparse.Namespace) -> None:
     ]
     out.print(table(["id", "target", "probe", "answers count", "noise nat", "detail"], rows))
     if args.dry_run:
-        out.print("\nNothing was recorded (--dry-run).", style="yellow")
+        out.print("\nNo pin was recorded (--dry-run).", style="yellow")

@@ -52,6 +52,7 @@ def exit_code(samples: Sequence[Sample], statuses: Sequence[int | None] = ()) ->
 
 async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]) -> list[Any]:
     from monitor.daemon.cards import CardWatches  # noqa: PLC0415 - --help needs none of this
+    from monitor.daemon.identity import Keeps  # noqa: PLC0415
     from monitor.daemon.watch import TargetWatch  # noqa: PLC0415
     from monitor.store.database import open_writer  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
@@ -60,9 +61,10 @@ async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]
     gpu = CardWatches([target.watches_gpus for target in targets])
     gpu.start()
     try:
+        await gpu.first_look()
         results: list[Any] = []
         for target in targets:
-            watch = TargetWatch(target, probes, writer, gpu.of(target.watches_gpus), keeps_identity=False)
+            watch = TargetWatch(target, probes, writer, gpu.of(target.watches_gpus), keeps=Keeps.UNWATCHED)
             try:
                 await watch.load()
                 await _refuse_misfits(watch, probes, Path(settings.probes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from monitor.model import DRIVER, CardsView, GpuEvent, GpuReading
 
 CardChoice = Literal["auto", "none"] | list[str] | DcgmSource
 PAGE_EVERY_S = 5.0  # an exporter reads its cards every 30 s unless told otherwise; asking more often finds the new page sooner
+FIRST_LOOK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,13 @@ class CardWatches:
         """Begin to watch."""
         for watch in self.all():
             watch.start()
+
+    async def first_look(self) -> None:
+        """Give the watches a moment to read their cards; a machine without a GPU says so at once."""
+        for _ in range(int(FIRST_LOOK_S / 0.05)):
+            if all(w.identity() is not None or w.state().status in {"absent", "off"} for w in self.all()):
+                return
+            await asyncio.sleep(0.05)
 
     def stop(self) -> None:
         """End all watches."""

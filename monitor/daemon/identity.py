@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from enum import Enum, auto
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -14,10 +16,11 @@ from monitor.alert import incidents
 from monitor.judge import changes
 from monitor.measure.identity import Sources, read_identity
 from monitor.model import Change, Fingerprint, FingerprintField, Kind, ServerPage
-from monitor.store import fingerprints
+from monitor.store import fingerprints, queries
 from monitor.store.fingerprints import StoredFingerprint
 from monitor.store.writer import Writer
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 Fields = Mapping[str, FingerprintField]
 SECOND_LOOK_S = 2.0  # a change must be seen twice: during a restart, parts of the old and the new server mix
@@ -45,27 +48,42 @@ class Rounds:
         return True
 
 
+class Keeps(Enum):
+    """What a watch keeps of the identities that it reads."""
+
+    CHANGES = auto()  # the daemon: all of them, and a change opens an incident
+    UNWATCHED = auto()  # a command: where no daemon has ever watched the target, and without an incident, since nobody is on watch
+    NOTHING = auto()  # a command that only looks
+
+
 class IdentityWatch:
     """One target's identity. `sources` gives the sources as they are now."""
 
-    def __init__(
-        self, target_id: int, writer: Writer, channels: Sequence[str], sources: Callable[[], Sources], read_only: bool = False
-    ) -> None:
+    def __init__(self, target_id: int, writer: Writer, channels: Sequence[str], sources: Callable[[], Sources], keeps: Keeps) -> None:
         self._target_id = target_id
         self._writer = writer
         self._channels = channels
         self._sources = sources
-        self._read_only = read_only  # a command keeps the first identity of all, and no other: `probe` must not open incidents
+        self._keeps = keeps
         self._lock = asyncio.Lock()
         self.current: StoredFingerprint | None = None
 
     async def load(self) -> None:
         """Take up what the history knows."""
-        self.current = await asyncio.wrap_future(self._writer.submit(lambda c: fingerprints.current(c, self._target_id)))
+        self.current = await self._db(lambda c: fingerprints.current(c, self._target_id))
+
+    async def is_ours(self) -> bool:
+        """Whether it is on us to notice a change. Once a daemon has watched a target it is the daemon's: it tells people of it too."""
+        return await self._db(self._is_ours)
+
+    def _is_ours(self, connection: Connection) -> bool:
+        if self._keeps is Keeps.CHANGES or fingerprints.current(connection, self._target_id) is None:
+            return True
+        return not queries.is_watched(connection, self._target_id)
 
     async def refresh(self, page: ServerPage) -> bool:
         """Read the identity now and keep it. A change is believed when a second look shows the same; False while it still moves."""
-        if self._read_only and self.current is not None:
+        if not await self.is_ours():
             return True
         async with self._lock:
             seen = await read_identity(self._sources(), page)
@@ -90,23 +108,32 @@ class IdentityWatch:
         """What an answer says of its server; new to us or changed, it is kept like any other field."""
         async with self._lock:
             known = self.current
-            if self._read_only or known is None or known.fields["system_fingerprint"].value == value:
+            if known is None or known.fields["system_fingerprint"].value == value:
                 return
             field = FingerprintField("system_fingerprint", "derived", value, "answer of a canary")
             seen = {name: replace(f, value=None) for name, f in known.fields.items()} | {"system_fingerprint": field}
             await self._keep(Fingerprint(target, datetime.now(UTC), seen))
 
     async def _keep(self, seen: Fingerprint) -> None:
+        if self._keeps is Keeps.NOTHING:
+            if self.current is not None and changes.compare(self.current.fields, seen.fields).trigger:
+                self.current = None  # what is served now has no name in the history, and gets none
+            return
+
         def work(connection: Connection) -> StoredFingerprint | None:
-            if not self._read_only or fingerprints.current(connection, self._target_id) is None:
-                keep(connection, self._target_id, seen, self._channels)
+            if self._is_ours(connection):  # asked again: a daemon may have come since
+                keep(connection, self._target_id, seen, self._channels if self._keeps is Keeps.CHANGES else None)
             return fingerprints.current(connection, self._target_id)
 
-        self.current = await asyncio.wrap_future(self._writer.submit(work))
+        self.current = await self._db(work)
+
+    async def _db(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.wrap_future(self._writer.submit(work))
 
 
-def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Sequence[str]) -> None:
-    """Store a reading. Learnt fields go into the same identity; a changed one leads to another with its incident, or back to an earlier."""
+def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Sequence[str] | None) -> None:
+    """Store a reading. Learnt fields go into the same identity; a changed one leads to another with its incident, or back to an earlier.
+    `channels` None: nobody is on watch, and there is no incident."""
     known = fingerprints.current(connection, target_id)
     if known is None:
         fingerprints.save(connection, target_id, changes.digest(seen.fields), seen.fields, seen.at)
@@ -119,15 +146,20 @@ def keep(connection: Connection, target_id: int, seen: Fingerprint, channels: Se
     row_id = fingerprints.save(connection, target_id, changes.digest(fields), fields, seen.at, row_id=row_id)
     if not trigger:
         _follow(connection, seen.target, row_id, changes.digest(fields))
-        return
-    undone = _rolled_back(connection, seen, fields, channels)
-    trigger = tuple(change for change in trigger if change.field not in undone)
+    elif channels is not None and (now := fingerprints.current(connection, target_id)) is not None:
+        _tell(connection, seen, known, now, channels)
+
+
+def _tell(connection: Connection, seen: Fingerprint, known: StoredFingerprint, now: StoredFingerprint, channels: Sequence[str]) -> None:
+    """The incident of a change; where the change undoes an earlier one, the incident of that is closed instead."""
+    undone = _rolled_back(connection, seen, now.fields, channels)
+    trigger = tuple(change for change in changes.compare(known.fields, seen.fields).trigger if change.field not in undone)
     if trigger:
         evidence = {
             "digest_before": known.digest,
-            "digest_after": changes.digest(fields),
+            "digest_after": now.digest,
             "fingerprint_before": known.id,
-            "fingerprint_after": row_id,
+            "fingerprint_after": now.id,
         }
         incidents.report(connection, changes.config_change(seen.target, trigger, seen.at, evidence), seen.at, channels)
 

@@ -12,6 +12,7 @@ import httpx
 
 from monitor.config.settings import Settings, TargetSettings
 from monitor.daemon.cards import CardWatches
+from monitor.daemon.identity import Keeps
 from monitor.daemon.lanes import lease_name, leased
 from monitor.daemon.watch import TargetWatch
 from monitor.model import Probe
@@ -23,14 +24,17 @@ LOAD_SETTLE_S = 0.5
 
 
 @asynccontextmanager
-async def watching(settings: Settings, target: TargetSettings, probes: Sequence[Probe], lease_wait_s: float) -> AsyncIterator[TargetWatch]:
+async def watching(
+    settings: Settings, target: TargetSettings, probes: Sequence[Probe], lease_wait_s: float, keeps: Keeps = Keeps.UNWATCHED
+) -> AsyncIterator[TargetWatch]:
     """A watch of one target for one command, alone on its lane. Raises Told where server, database or lease cannot be had."""
     writer = Writer(open_writer(settings.database), patient=False)
     cards = CardWatches([target.watches_gpus])
     cards.start()
-    watch = TargetWatch(target, probes, writer, cards.of(target.watches_gpus), keeps_identity=False)
+    watch = TargetWatch(target, probes, writer, cards.of(target.watches_gpus), keeps=keeps)
     try:
         await watch.load()
+        await cards.first_look()  # what is kept of the identity names them
         await watch.find_model()
         async with leased(writer, lease_name(target.name, capped=True), lease_wait_s):
             yield watch

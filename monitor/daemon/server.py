@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
 from monitor.daemon.cards import TargetCards
-from monitor.daemon.identity import IdentityWatch
+from monitor.daemon.identity import IdentityWatch, Keeps
 from monitor.daemon.serverstate import ServerState
 from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
 from monitor.measure.canary import Canary
@@ -32,15 +32,16 @@ log = logging.getLogger(__name__)
 
 
 class WatchedServer:
-    """What is known of one server between two looks at it. `keeps_identity`: only the daemon does; `probe` reads what it wrote."""
+    """What is known of one server between two looks at it. `keeps`: of its identity, and so whether this is the daemon or a command."""
 
-    def __init__(self, settings: TargetSettings, writer: Writer, cards: TargetCards, channels: Sequence[str], keeps_identity: bool) -> None:
+    def __init__(self, settings: TargetSettings, writer: Writer, cards: TargetCards, channels: Sequence[str], keeps: Keeps) -> None:
         self.settings = settings
         self.writer = writer
         self.cards = cards
-        self._keeps_identity = keeps_identity
+        self._keeps = keeps
+        self._is_daemon = keeps is Keeps.CHANGES
         self._channels = channels
-        self._http = _client(settings) if keeps_identity else client_of(settings)
+        self._http = _client(settings) if self._is_daemon else client_of(settings)
         self._page = MetricsPage(self._http, settings.metrics_page)
         self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
         self._noting = asyncio.Lock()
@@ -61,11 +62,11 @@ class WatchedServer:
             return target_id
 
         self.target_id = await self._db(work)
-        self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, not self._keeps_identity)
+        self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, self._keeps)
         await self.identity.load()
 
     def fingerprint_digest(self) -> str | None:
-        """What is being served, as the daemon last read it."""
+        """What is being served, as far as the history knows."""
         return None if self.identity.current is None else self.identity.current.digest
 
     async def find_model(self) -> None:

@@ -18,6 +18,7 @@ from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.guard import judged_in_time, only_logged, unreadable
+from monitor.daemon.identity import Keeps
 from monitor.daemon.scoring import scored_shift
 from monitor.daemon.server import WatchedServer
 from monitor.judge.gate import again, pin_for, was_alone
@@ -53,15 +54,15 @@ class TargetWatch(WatchedServer):
         writer: Writer,
         cards: TargetCards,
         channels: Sequence[str] = (),
-        keeps_identity: bool = True,
+        keeps: Keeps = Keeps.CHANGES,
         class_budgets: Mapping[str, int] | None = None,
         drift: DriftWatch | None = None,
     ) -> None:
-        super().__init__(settings, writer, cards, channels, keeps_identity)
+        super().__init__(settings, writer, cards, channels, keeps)
         self.probes = list(probes)
         self.pins: list[Pin] = []
         self.samples_stored = self.samples_judged = 0  # so that judges look again only when there is something new
-        self._pins_stamp: tuple[int, int] | None = None
+        self._pins_stamp: tuple[int, int, str | None] | None = None
         self._revisions: dict[str, int] = {}
         self._in_flight: list[tuple[bool, Phase]] = []
         self._ready: dict[str, Probe] = {}  # probes fitted to this server's context
@@ -103,10 +104,12 @@ class TargetWatch(WatchedServer):
         return await self._db(work)
 
     async def reload_pins(self) -> None:
-        """Take up pins that were recorded or retired since the last time, by whatever process."""
+        """Take up pins that were recorded or retired since the last time, by whatever process; and what they were taken under, since the
+        digest of that changes as more of it becomes known."""
+        digest = self.fingerprint_digest()
 
-        def work(connection: Connection) -> tuple[tuple[int, int], list[Pin]] | None:
-            stamp = pins.stamp(connection)
+        def work(connection: Connection) -> tuple[tuple[int, int, str | None], list[Pin]] | None:
+            stamp = (*pins.stamp(connection), digest)
             return None if stamp == self._pins_stamp else (stamp, pins.find(connection, self.settings.name))
 
         found = await self._db(work)
@@ -143,11 +146,11 @@ class TargetWatch(WatchedServer):
     ) -> Stored | Skipped:
         """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample. An `extra` one was
         found to fit into the reserve when it was asked for."""
-        if not extra and not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._keeps_identity):
+        if not extra and not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._is_daemon):
             self.skip(probe.name, "token_budget")
             return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
         before = await self.look()
-        if self._keeps_identity and not self.state.leave.wants(probe.name, time.monotonic()):
+        if self._is_daemon and not self.state.leave.wants(probe.name, time.monotonic()):
             self.skip(probe.name, "idle")
             return Skipped(probe, "nobody uses the server, and it is to be left alone then (when_idle)")
         if self._identity_due:
@@ -232,6 +235,8 @@ class TargetWatch(WatchedServer):
             self._system_fingerprint = answer.system_fingerprint
         if answer.system_fingerprint is not None and not self._identity_due:  # else it is read with everything else, and only together
             await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
+        if self._pins_stamp is None or self._pins_stamp[-1] != self.fingerprint_digest():
+            await self.reload_pins()  # before this answer is judged: its pin would look stale
 
     def _judged(self, probe: Probe, measured: Measurement) -> tuple[Sample, str | None]:
         """The sample with its verdict, filed under what is served now."""

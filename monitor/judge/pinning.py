@@ -21,8 +21,8 @@ def unfit(probe: Probe, answer: ObservedAnswer) -> str | None:
     return plain.reason if plain.verdict in {Verdict.FAIL, Verdict.UNKNOWN} else broken_text(answer)
 
 
-def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None, digest: str | None) -> list[str]:
-    """What a person should know of a pin before it is relied on, in sentences. `digest`: of what is served, as far as it is known."""
+def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None) -> list[str]:
+    """What a person should know of a pin before it is relied on, in sentences."""
     told: list[str] = []
     if noise_nat is not None and noise_nat > MOST_NOISE_NAT:
         told.append(
@@ -36,8 +36,6 @@ def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None, digest: s
             f"the server took a token {max(behind):.2f} nat less likely than another one: its temperature, penalties or "
             "generation_config, or a proxy that rewrites requests? Answers drawn by chance differ from a pin without a fault"
         )
-    if digest is None:
-        told.append("what is served was not read yet: the pin will be filed under what the daemon reads first")
     return told
 
 

@@ -164,6 +164,11 @@ def target(connection: Connection, name: str) -> TargetRow | None:
     return next((row for row in targets(connection) if row.name == name), None)
 
 
+def is_watched(connection: Connection, target_id: int) -> bool:
+    """Whether a daemon watches a target, or ever did: it notes there what it runs."""
+    return bool(connection.execute(select(t.target.c.probes).where(t.target.c.id == target_id)).scalar())
+
+
 def known_names(connection: Connection, what: str) -> list[str]:
     """Every name in the history of a kind: target, probe or class."""
     column = {"target": t.target.c.name, "probe": t.probe.c.name, "class": t.probe_revision.c["class"]}[what]

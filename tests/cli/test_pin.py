@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from histories import History
 from standin import StandIn
 
 from monitor.judge.changes import digest
+from monitor.measure import identity
+from monitor.measure.dcgm import DcgmSession
 from monitor.model import FingerprintField
 from monitor.store import fingerprints, record
 
@@ -107,8 +111,21 @@ def test_a_dry_run_shows_what_would_be_taken_and_records_nothing(cli: Command, c
     ran = cli("pin", "--reason", "a look", "--repeats", "2", "--dry-run")
     assert ran.code == 0
     assert "1×  Indeed" in ran.out
-    assert "Nothing was recorded" in ran.out
+    assert "No pin was recorded" in ran.out
+    assert "filed under" not in ran.out
     assert pins(cli, "--all") == []
+
+
+def test_a_dry_run_gives_what_is_served_no_name_for_good(
+    cli: Command, config: Path, server: StandIn, history: History, quick_looks: None
+) -> None:
+    assert cli("pin", "--reason", "a look", "--repeats", "1", "--dry-run").code == 0
+    assert history.rows("SELECT digest FROM fingerprint") == []
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    server.state.version = "0.33.0"
+    assert cli("pin", "--reason", "a look", "--repeats", "1", "--dry-run").code == 0
+    assert len(history.rows("SELECT digest FROM fingerprint")) == 1
+    assert cli("history", "--json").json["samples"][-1]["fingerprint"] is None  # not that of the first: the server is another one now
 
 
 def test_a_new_pin_takes_the_place_of_the_old_one_which_is_kept(cli: Command, config: Path, server: StandIn) -> None:
@@ -157,7 +174,93 @@ def test_a_full_server_is_3(cli: Command, config: Path, server: StandIn) -> None
     assert cli("pin", "--reason", "first").code == 3
 
 
-def test_a_server_that_changed_since_the_daemon_looked_is_not_pinned_under_its_old_name(
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is looked at twice, but one after the other."""
+    monkeypatch.setattr("monitor.daemon.identity.SECOND_LOOK_S", 0.0)
+
+
+def judged(cli: Command) -> tuple[str, int, bool]:
+    """Of a canary now: what it is filed under, the pin that it is judged by, and whether that is stale."""
+    [sample] = cli("probe", "--json").json["samples"]
+    return sample["fingerprint"], sample["pin"], sample["stale"]
+
+
+def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_the_way_back(
+    cli: Command, config: Path, server: StandIn, quick_looks: None
+) -> None:
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    before = judged(cli)
+    server.state.version, server.state.system_fingerprint = "0.33.0", "vllm-0.33.0-0badcafe"
+    between = judged(cli)
+    assert cli("pin", "--reason", "second", "--repeats", "1").code == 0
+    after = judged(cli)
+    [served] = cli("fingerprint", "--json").json["fingerprints"]
+    assert [before[1:], between[1:], after[1:]] == [(1, False), (1, True), (2, False)]
+    assert before[0] != between[0] == after[0] == served["digest"]
+    assert [(p["id"], p["state"]) for p in pins(cli)] == [(2, "holds"), (1, "stale")]
+    server.state.version, server.state.system_fingerprint = "0.32.0", "vllm-0.32.0-bf6c1f39"
+    assert judged(cli) == before
+    assert cli("incidents", "--json").json["incidents"] == []  # nobody is on watch
+
+
+def test_an_address_alone_can_be_pinned_again_after_an_upgrade(
+    cli: Command, server: StandIn, few_probes: None, quick_looks: None
+) -> None:
+    assert cli("probe", "--url", server.url, "chat-short").code == 0
+    server.state.version = "0.33.0"
+    assert cli("pin", "chat-short", "--url", server.url, "--reason", "upgraded", "--repeats", "1").code == 0
+
+
+def test_a_server_that_only_its_answers_show_to_be_another_one_makes_its_pins_stale(cli: Command, config: Path, server: StandIn) -> None:
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    server.state.system_fingerprint = "vllm-0.32.0-0badcafe"
+    assert judged(cli)[1:] == (1, True)
+
+
+def test_while_a_server_is_still_changing_it_is_not_pinned(
+    cli: Command, config: Path, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    lengths = iter((2048, 1024, 1024, 1024))
+
+    async def moving(*known: Any) -> Any:
+        server.state.max_model_len = next(lengths)
+        return await identity.read_identity(*known)
+
+    monkeypatch.setattr("monitor.daemon.identity.SECOND_LOOK_S", 0.0)
+    monkeypatch.setattr("monitor.daemon.identity.read_identity", moving)
+    server.state.requests.clear()
+    ran = cli("pin", "--reason", "second")
+    assert ran.code == 3
+    assert "It is still changing; pin again when it stands" in ran.err
+    assert server.state.requests == []
+
+
+def test_what_is_served_is_named_with_its_cards_and_with_what_its_answers_say(
+    cli: Command, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = 'gpu="0",UUID="GPU-a",modelName="NVIDIA H100",DCGM_FI_DRIVER_VERSION="580.126.09"'
+    text = f"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 54\n"
+    exporter = httpx.MockTransport(lambda _request: httpx.Response(200, text=text))
+
+    def slow_page(url: str, _xids: dict[str, int]) -> DcgmSession:
+        time.sleep(0.5)  # longer than the first answer takes
+        session = DcgmSession(url, httpx.Client(transport=exporter))
+        session.open()
+        return session
+
+    monkeypatch.setattr("monitor.daemon.cards.open_page", slow_page)
+    config.write_text(config.read_text().replace("gpus: none", "gpus: {dcgm: http://gpu-1:9400/metrics}"))
+    assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
+    [served] = cli("fingerprint", "--json").json["fingerprints"]
+    known = {field["name"]: field["value"] for field in served["fields"]}
+    assert known["gpu"][0]["uuid"] == "GPU-a"
+    assert known["system_fingerprint"] == "vllm-0.32.0-bf6c1f39"
+    assert [pin["fingerprint"] for pin in pins(cli)] == [served["digest"]]
+
+
+def test_where_a_daemon_watches_a_changed_server_is_not_pinned_under_its_old_name(
     cli: Command, config: Path, server: StandIn, history: History
 ) -> None:
     now = datetime.now(UTC)
@@ -166,13 +269,16 @@ def test_a_server_that_changed_since_the_daemon_looked_is_not_pinned_under_its_o
 
     def seen(connection: Any) -> None:
         target_id = record.ensure_target(connection, "local", server.url, now)
+        record.note_schedule(connection, target_id, {"sky": 60.0})
         fingerprints.save(connection, target_id, digest(fields), fields, now)
 
     history.do(seen)
     ran = cli("pin", "--reason", "after the change")
     assert ran.code == 3
-    assert "local is not what the daemon last saw (max_model_len 1024 → 4096)" in ran.err
+    assert "local is not what the history knows of it (max_model_len 1024 → 4096)" in ran.err
+    assert "`vllm-canary status` tells whether it runs" in ran.err
     assert server.state.requests == []
+    assert judged(cli)[0] == digest(fields)
     server.state.max_model_len = 1024
     assert cli("pin", "--reason", "as it was", "--repeats", "1").code == 0
     assert [p["fingerprint"] for p in pins(cli)] == [digest(fields)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,7 @@ from monitor.daemon.cards import TargetCards
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.judge import phase
 from monitor.judge.pinned import PinJudgement
-from monitor.model import Expectation, Outcome, Phase, Probe, Sample, Verdict
+from monitor.model import Expectation, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Verdict
 from monitor.store import queries
 from monitor.store.database import open_writer
 from monitor.store.queries import SampleFilter
@@ -204,6 +204,23 @@ async def test_a_restart_does_not_give_the_budget_back(opened: Opened) -> None:
     again = await opened(token_budget_per_hour=50)
     await again.run(PLAIN)  # how long its prompt is, is learnt with its first answer
     assert isinstance(await again.run(PLAIN), Skipped)
+
+
+async def test_what_is_learnt_of_a_server_makes_no_pin_of_it_stale(opened: Opened, quick: StandIn) -> None:
+    probe = a_probe("pinned", pinned=True)
+    quick.state.system_fingerprint = None
+    first = await opened(probe)
+    await sampled(first, probe)
+    answered = PinnedOutput("Yes", ("Yes",), (1,), (-0.1,), "stop", 1)
+    now = datetime.now(UTC)
+    pin = Pin(0, "local", "pinned", "first", None, "checked", "me", now, now + timedelta(days=30), (answered,), None, None)
+    await first.store_pin(pin)
+    watch = await opened(probe)
+    before = await sampled(watch, probe)
+    quick.state.system_fingerprint = "vllm-0.32.0-bf6c1f39"
+    after = await sampled(watch, probe)
+    assert before.fingerprint != after.fingerprint
+    assert [(s.pin, s.stale) for s in (before, after)] == [(1, False)] * 2
 
 
 async def test_a_verdict_is_kept_with_the_sentence_that_explains_it(opened: Opened, history: History) -> None:
