@@ -275,6 +275,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("target_id", sa.Integer(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("earlier", sa.JSON(), nullable=False),
         sa.Column("fields", sa.JSON(), nullable=False),
         sa.Column("first_seen_us", sa.BigInteger(), nullable=False),
         sa.Column("last_seen_us", sa.BigInteger(), nullable=False),

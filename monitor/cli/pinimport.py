@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -43,11 +43,12 @@ def _take(connection: Connection, pin: Pin, force: bool) -> Taken:
     revision_id = queries.revision_id(connection, pin.probe, pin.revision)
     if revision_id is None:
         raise PinFileError(f"the history knows no probe {pin.probe} of revision {pin.revision}: its text has changed; nothing was imported")
-    known = next((f for f in fingerprints.all_of(connection, row.id) if f.digest == pin.fingerprint), None)
+    known = None if pin.fingerprint is None else fingerprints.named(connection, row.id, pin.fingerprint)
     if known is None and pin.fingerprint is not None:
         raise PinFileError(
             f"the pin of {pin.probe} was taken under {pin.fingerprint}, which {pin.target} never was: another model? nothing was imported"
         )
+    pin = replace(pin, fingerprint=None if known is None else known.digest)  # what it is called now: the file may be older
     here = [other for other in pins.find(connection, pin.target, retired=True) if other.probe == pin.probe]
     undoes = objection(pin, here, now_utc(), is_known=fingerprints.current(connection, row.id) is not None)
     if undoes is not None and not force:

@@ -22,16 +22,21 @@ class NumberedPins:
     """The pins of one target by the numbers that its samples name.
 
     A file of pins has no numbers: they differ from history to history. So a number is the newest pin of the sample's probe that was there
-    when the number was first named, and that was taken of what was served then, unless the sample says that its pin was stale.
+    when the number was first named, and that was taken of what was served then, unless the sample says that its pin was stale. What was
+    served is told by digests. They change as more of it becomes known, so that files written at different times may name one thing
+    differently: where no pin has the sample's digest, it is one whose own answers, the last of the probe before it was taken, have it.
     """
 
     pins: Sequence[Pin]  # oldest first
     numbered: dict[int, Pin] = field(default_factory=dict)
     unknown: dict[int, str] = field(default_factory=dict)  # numbers by which a shift was measured, of no pin that is there; their probes
+    _last: dict[str, str] = field(default_factory=dict)  # by probe: the digest of its last sample so far
+    _taken_of: list[str | None] = field(default_factory=list)  # of each pin that was taken so far: the digest of its last answer
 
     def note(self, points: Iterable[CanaryPoint]) -> None:
         """Take up the numbers that these samples name. In the order of time."""
         for point in points:
+            self._go_on_to(point)
             if point.pin is None or point.pin in self.numbered:
                 continue
             pin = self._named(point)
@@ -41,12 +46,24 @@ class NumberedPins:
             elif point.logprob_shift is not None:
                 self.unknown.setdefault(point.pin, point.probe)
 
+    def _go_on_to(self, point: CanaryPoint) -> None:
+        """Up to this sample, pins were taken of what the last answers before them were of."""
+        while len(self._taken_of) < len(self.pins) and (pin := self.pins[len(self._taken_of)]).created_at <= _at(point):
+            self._taken_of.append(self._last.get(pin.probe))
+        if point.fingerprint is not None:
+            self._last[point.probe] = point.fingerprint
+
     def _named(self, point: CanaryPoint) -> Pin | None:
-        at = EPOCH + timedelta(microseconds=point.at_us)
-        there = [pin for pin in self.pins if pin.probe == point.probe and pin.created_at <= at]
+        taken = [(pin, of) for pin, of in zip(self.pins, self._taken_of, strict=False) if pin.probe == point.probe]
+        there = [(pin, of) for pin, of in taken if pin.created_at <= _at(point)]
         if point.stale is False and point.fingerprint is not None:
-            there = [pin for pin in there if pin.fingerprint in {None, point.fingerprint}]
-        return there[-1] if there else None
+            same = [(pin, of) for pin, of in there if pin.fingerprint in {None, point.fingerprint}]
+            there = same or [(pin, of) for pin, of in there if of == point.fingerprint]
+        return there[-1][0] if there else None
+
+
+def _at(point: CanaryPoint) -> datetime:
+    return EPOCH + timedelta(microseconds=point.at_us)
 
 
 @dataclass(slots=True)

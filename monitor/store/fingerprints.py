@@ -18,10 +18,11 @@ Fields = Mapping[str, FingerprintField]
 
 @dataclass(frozen=True, slots=True)
 class StoredFingerprint:
-    """One identity of a target."""
+    """One identity of a target. `earlier`: the digests that it had while less of it was known."""
 
     id: int
     digest: str
+    earlier: tuple[str, ...]
     fields: dict[str, FingerprintField]
     first_seen: datetime
     last_seen: datetime
@@ -40,6 +41,12 @@ def all_of(connection: Connection, target_id: int) -> list[StoredFingerprint]:
     return [_stored(row) for row in connection.execute(query)]
 
 
+def named(connection: Connection, target_id: int, digest: str) -> StoredFingerprint | None:
+    """The identity that has this digest, or had it while less of it was known."""
+    known = all_of(connection, target_id)
+    return next((one for one in known if one.digest == digest), None) or next((one for one in known if digest in one.earlier), None)
+
+
 def save(connection: Connection, target_id: int, digest: str, fields: Fields, now: datetime, row_id: int | None = None) -> int:
     """Write an identity and make it current: into the row `row_id` (the same one, with what was learnt), or as a new one."""
     values: dict[str, Any] = {"digest": digest, "fields": _as_json(fields), "last_seen_us": to_us(now)}
@@ -47,9 +54,16 @@ def save(connection: Connection, target_id: int, digest: str, fields: Fields, no
         key = connection.execute(insert(t.fingerprint).values(target_id=target_id, first_seen_us=to_us(now), **values)).inserted_primary_key
         row_id = int(key[0]) if key is not None else 0
     else:
+        values["earlier"] = _earlier(connection, row_id, digest)
         connection.execute(update(t.fingerprint).where(t.fingerprint.c.id == row_id).values(**values))
     connection.execute(update(t.target).where(t.target.c.id == target_id).values(fingerprint_id=row_id))
     return row_id
+
+
+def _earlier(connection: Connection, row_id: int, digest: str) -> list[str]:
+    """The digests that an identity had, when it has another one from now on."""
+    row = connection.execute(select(t.fingerprint.c.digest, t.fingerprint.c.earlier).where(t.fingerprint.c.id == row_id)).one()
+    return [known for known in dict.fromkeys([*row.earlier, row.digest]) if known != digest]
 
 
 def _as_json(fields: Fields) -> dict[str, Any]:
@@ -60,4 +74,4 @@ def _stored(row: Any) -> StoredFingerprint:
     fields = {
         name: FingerprintField(name, f["role"], f.get("value"), f.get("source"), f.get("reason")) for name, f in row.fields.items()
     }
-    return StoredFingerprint(row.id, row.digest, fields, from_us(row.first_seen_us), from_us(row.last_seen_us))
+    return StoredFingerprint(row.id, row.digest, tuple(row.earlier), fields, from_us(row.first_seen_us), from_us(row.last_seen_us))

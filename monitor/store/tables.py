@@ -89,6 +89,7 @@ fingerprint = Table(
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
     Column("digest", Text, nullable=False),
+    Column("earlier", JSON, nullable=False, default=list),  # its digests while less of it was known: files of pins may name them
     Column("fields", JSON, nullable=False),
     Column("first_seen_us", BigInteger, nullable=False),
     Column("last_seen_us", BigInteger, nullable=False),

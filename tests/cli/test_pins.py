@@ -172,6 +172,24 @@ def test_an_export_comes_back_as_it_was_and_the_pin_that_was_there_is_kept(cli: 
     assert cli("probe", "--json").json["samples"][0]["verdict"] == "pass"
 
 
+def test_an_export_from_before_more_was_known_of_what_is_served_comes_back_too(
+    cli: Command, server: StandIn, history: History, tmp_path: Path
+) -> None:
+    write_config(tmp_path, server.url, sky=PINNED)
+    server.state.system_fingerprint = None
+    assert cli("pin", "--reason", "checked", "--repeats", "1").code == 0
+    file = exported(cli, tmp_path / "pins.yaml")
+    server.state.system_fingerprint = "vllm-0.32.0-bf6c1f39"
+    assert cli("probe").code == 0
+    named = cli("pins", "--json").json["pins"][0]["fingerprint"]
+    assert named != yaml.safe_load(file.read_text())["pins"][0]["fingerprint"]
+    assert cli("pins", "import", str(file), "--json").json == {"imported": [2], "ended": [1]}
+    assert [pin["fingerprint"] for pin in cli("pins", "--json").json["pins"]] == [named]
+    cli("pins", "expire", "2")
+    assert "was ended here as pin" in cli("pins", "import", str(file)).err
+    assert len(history.rows("SELECT * FROM fingerprint")) == 1
+
+
 def test_of_two_pins_of_a_probe_in_one_file_the_later_one_holds(cli: Command, pinned: Path) -> None:
     data = yaml.safe_load(exported(cli, pinned).read_text())
     later = data["pins"][0] | {"created_at": "2036-01-01T00:00:00+00:00", "reason": "later"}

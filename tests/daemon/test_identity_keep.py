@@ -40,12 +40,13 @@ class History:
         self.connection = connection
         self.target_id = ensure_target(connection, "local", "http://127.0.0.1:8000", NOON)
         self.now = NOON
+        self.channels: list[str] | None = []
 
     def reads(self, **values: Any) -> None:
         """A reading that knows these values and no other."""
         self.now += timedelta(minutes=1)
         fields = {name: FingerprintField(name, role, values.get(name)) for name, role in ROLES.items()}
-        keep(self.connection, self.target_id, Fingerprint("local", self.now, fields), [])
+        keep(self.connection, self.target_id, Fingerprint("local", self.now, fields), self.channels)
 
     @property
     def known(self) -> dict[str, Any]:
@@ -224,6 +225,32 @@ def test_after_a_roll_back_what_follows_from_the_roots_is_known_again(history: H
     assert history.known["system_fingerprint"] == "old"
     history.reads(**A, system_fingerprint="old")
     assert history.open == []
+
+
+def test_where_nobody_is_on_watch_a_change_is_another_identity_and_no_incident(history: History) -> None:
+    history.channels = None
+    for length in (4096, 2048, 4096):
+        history.reads(max_model_len=length)
+    assert (history.known, history.identities, history.all) == ({"max_model_len": 4096}, 2, [])
+
+
+def test_an_identity_is_found_by_each_digest_that_it_had_while_less_of_it_was_known(history: History) -> None:
+    def digest() -> str:
+        found = fingerprints.current(history.connection, history.target_id)
+        assert found is not None
+        return found.digest
+
+    seen = []
+    for more in ({}, {"driver_version": "610"}, {"driver_version": "610", "system_fingerprint": "fp"}):
+        history.reads(**A, **more)
+        history.reads(**A, **more)
+        seen.append(digest())
+    history.reads(vllm_version="0.33")
+    other = digest()
+    found = [fingerprints.named(history.connection, history.target_id, name) for name in (*seen, other, "never seen")]
+    assert len(set(seen)) == 3
+    assert [one and one.digest for one in found] == [seen[-1]] * 3 + [other, None]
+    assert [one and one.earlier for one in found] == [tuple(seen[:2])] * 3 + [(), None]
 
 
 NAMES = ("vllm_version", "max_model_len", "driver_version", "system_fingerprint", "kv_cache", "cuda_version", "num_gpu_blocks")

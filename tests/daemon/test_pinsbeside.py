@@ -41,6 +41,15 @@ def test_a_number_is_no_pin_of_another_identity_unless_the_sample_was_judged_by_
     assert numbered.numbered == {1: pins[0], 2: pins[1], 3: pins[1]}
 
 
+@pytest.mark.parametrize(("in_pins", "in_samples"), [("a", "a whole"), ("a whole", "a")], ids=["pins first", "samples first"])
+def test_files_written_before_and_after_more_was_known_of_one_identity_belong_together(in_pins: str, in_samples: str) -> None:
+    pins = [pin(hours=1, fingerprint=in_pins), pin(hours=5, fingerprint="b")]
+    numbered = NumberedPins(pins)
+    asked = [sample(1, 0.9, fingerprint=in_samples)._replace(pin=None), sample(1, 4.9, fingerprint="b")._replace(pin=None)]
+    numbered.note([asked[0], sample(7, 2, fingerprint=in_samples), asked[1], sample(9, 6, fingerprint=in_samples)])
+    assert numbered.numbered == {7: pins[0], 9: pins[0]}
+
+
 def test_a_pin_that_is_not_there_is_said_and_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "h.pins.yaml").write_text(to_yaml([pin()]))
     beside = pins_beside(tmp_path / "h.csv")
@@ -48,6 +57,13 @@ def test_a_pin_that_is_not_there_is_said_and_not_guessed(tmp_path: Path) -> None
     assert list(beside.of("t")) == [1]
     [note] = beside.notes()
     assert "not judged for chat, coding: h.pins.yaml holds no pin of theirs" in note
+
+
+def test_a_pin_that_was_taken_of_something_else_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / "h.pins.yaml").write_text(to_yaml([pin(hours=1)]))
+    beside = pins_beside(tmp_path / "h.csv")
+    beside.note("t", [sample(4, 0.9, "coding", "b"), sample(4, 0.8), sample(5, 2, fingerprint="b")])
+    assert list(beside.of("t")) == []
 
 
 def test_where_samples_name_no_target_all_pins_are_theirs(tmp_path: Path) -> None:
