@@ -9,6 +9,7 @@ docs/detection.md. About two minutes.
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.values import DriftSettings
 from monitor.store.csvpoints import SampleCsv
 
-YEAR, MONTH, STEPS = 525_600, 43_200, 3_000  # samples
+YEAR, MONTH, STEPS = 525_600, 43_200, 12_000  # samples; the steps hold a week, so that all that is learnt anew once a week is among them
 BLOCK = 5  # samples
 BEGIN = datetime(2025, 11, 1, tzinfo=UTC)
 COLUMNS = (
@@ -65,6 +66,8 @@ def steps(file: Path) -> tuple[list[float], list[float], float]:
     """Milliseconds of processor time of each judging step after a month, of each writing down of the state, and its size in kB."""
     file.write_text("\n".join(rows(MONTH + STEPS)) + "\n", encoding="utf-8")
     points = [point for chunk in SampleCsv(file).chunks() for found in chunk.values() for point in found]
+    gc.collect()
+    gc.freeze()  # as the daemon does: the points that are read at once here would be looked through again and again
     detector, settings, how = Detector(), DriftSettings(), codec(Detector)
     judged: list[float] = []
     written: list[float] = []
@@ -100,7 +103,7 @@ def main() -> int:
         "|---|---|---|---|",
         f"| `backtest` of a year, {YEAR:,} samples | {took_s:.0f} s, {1e6 * took_s / YEAR:.0f} µs a sample | 20 s "
         f"| {_met(took_s <= 20)} |",
-        f"| one step of the judge on 30 days | median {percentile(judged, 0.5):.2f} ms, p99 {percentile(judged, 0.99):.2f} ms, most "
+        f"| one step of the judge on 30 days | median {percentile(judged, 0.5):.2f} ms, p99.9 {percentile(judged, 0.999):.2f} ms, most "
         f"{max(judged):.1f} ms | 5 ms | {_met(max(judged) <= 5)} |",
         f"| keeping the state, each block | median {percentile(written, 0.5):.1f} ms, most {max(written):.1f} ms, {size_kb:.0f} kB | | |",
     ]

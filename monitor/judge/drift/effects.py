@@ -9,6 +9,7 @@ from typing import NamedTuple
 from monitor.judge.drift.cusum import log_threshold, warnings_per_month
 from monitor.judge.drift.values import DriftSettings
 
+TURNS = 3  # the three channels learn in turn, so that no step of the judge takes long
 DETECTORS = 6  # two for each of three channels
 RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
 RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
@@ -25,6 +26,7 @@ class Metric(NamedTuple):
     page: float  # so much is a page
     sign: int  # +1: the field rises when things get better
     least_wander: float  # standard deviation of the wander is taken to be at least this
+    turn: int  # of TURNS, in which it learns
 
 
 @dataclass(slots=True)

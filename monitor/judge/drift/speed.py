@@ -241,12 +241,12 @@ def steps_between(before: ServerPoint | None, now: ServerPoint) -> Rate | None:
 def decode_metric(settings: DriftSettings) -> Metric:
     """Decode rate: the sensitive channel."""
     drops = (-math.log1p(-settings.small_drop), -math.log1p(-settings.large_drop))
-    return Metric("decode", "decode_tok_s", drops, -math.log1p(-settings.practical_pct / 100.0), DECODE_PAGE, 1, 0.0015)
+    return Metric("decode", "decode_tok_s", drops, -math.log1p(-settings.practical_pct / 100.0), DECODE_PAGE, 1, 0.0015, 0)
 
 
 def steps_metric(settings: DriftSettings) -> Metric:
     """Engine steps a second: the same sizes as decode."""
-    return decode_metric(settings)._replace(channel="steps", name="engine_steps_s", least_wander=0.003)
+    return decode_metric(settings)._replace(channel="steps", name="engine_steps_s", least_wander=0.003, turn=1)
 
 
-TTFT = Metric("ttft", "ttft_ms", TTFT_DROPS, TTFT_PRACTICAL, TTFT_PAGE, -1, 0.02)
+TTFT = Metric("ttft", "ttft_ms", TTFT_DROPS, TTFT_PRACTICAL, TTFT_PAGE, -1, 0.02, 2)

@@ -12,7 +12,7 @@ from monitor.judge.drift.curve import LoadCurve
 from monitor.judge.drift.curvefit import add_missing, fit_curve, refine
 from monitor.judge.drift.cusum import LevelCusum, Sizes, StepWatch, Wander
 from monitor.judge.drift.dating import find_break
-from monitor.judge.drift.effects import Metric, OpenEffect, warning_threshold
+from monitor.judge.drift.effects import TURNS, Metric, OpenEffect, warning_threshold
 from monitor.judge.drift.load import Entry, Gathering, Load, Taken
 from monitor.judge.drift.offsets import DEFAULT_SCATTER, LEAST_KNOWN, MOST_STARTS, START_BLOCKS, Start, scatter_of
 from monitor.judge.drift.values import Armed, DriftSettings, Effect, Shift
@@ -53,6 +53,7 @@ class Track:
     span: list[int] = field(default_factory=list)  # first and last block the reference was learnt from
     next_fit: int = 0
     next_level: int = 0
+    is_model_due: bool = False  # of the wander: what was learnt is some blocks older than the level
 
     def close(
         self, index: int, taken: Sequence[Taken], process_start_us: int | None, block_s: float, metric: Metric, s: DriftSettings
@@ -73,8 +74,8 @@ class Track:
         block = self._block(index, ordered, s)
         if block is not None:
             self._judge(block, block_s, metric, s)
-        if self._fit_due(index, block_s, s):
-            self._fit(index, block_s, metric, s)
+        if self._may_learn(index, block_s, metric, s):
+            self._learn(index, block_s, metric, s)
 
     def _block(self, index: int, taken: Sequence[Taken], s: DriftSettings) -> Block | None:
         """The block's figure, by the canaries whose load is known; the others are kept for learning."""
@@ -197,40 +198,47 @@ class Track:
     def _half_width(self, blocks: Sequence[Block]) -> float:
         return 1.96 * self.watch.mean_spread(len(blocks), fmean([b.noise for b in blocks]), self.model)
 
-    def _fit_due(self, index: int, block_s: float, s: DriftSettings) -> bool:
-        if self.effect is not None or index < self.next_fit or self.learnt_blocks < s.learn_blocks:
+    def _may_learn(self, index: int, block_s: float, metric: Metric, s: DriftSettings) -> bool:
+        if self.effect is not None or self.learnt_blocks < s.learn_blocks or (self.curve and self.learnt_blocks % TURNS != metric.turn):
             return False
         long_enough = (index - self.first_index + 1) * block_s >= s.learn_h * HOUR_S
         return long_enough and self.evidence <= warning_threshold(s, block_s) / 3
 
-    def _fit(self, index: int, block_s: float, metric: Metric, s: DriftSettings) -> None:
-        """Learn what is normal, the first time from what was gathered; then refine it every day, and its level after twice the time."""
+    def _learn(self, index: int, block_s: float, metric: Metric, s: DriftSettings) -> None:
+        """Learn what is normal, the first time from what was gathered; then refine it every day, and its level and wander after twice the
+        time. One of these at a time: a step of the judge must be short."""
         day, week = round(24 * HOUR_S / block_s), round(s.remember_days * 24 * HOUR_S / block_s)
-        self.next_fit = index + min(day, max(s.learn_blocks, index - self.first_index + 1))
-        if self.curve is None:
-            self.curve = fit_curve(self.gathered, s.support_samples)
+        if index >= self.next_fit:
+            self.next_fit = index + min(day, max(s.learn_blocks, index - self.first_index + 1))
             if self.curve is None:
-                self.next_fit = index + RETRY_BLOCKS
+                self._fit_first(index, week, metric, s)
                 return
-            self.blocks = self._blocks_gathered(s)
-            self.gathered.forget_where(self.curve.knows)
-            self._set_level(index, week, metric, first=True)
-            self.watch.restart(0.0, self.watch.mean_spread(len(self.blocks), 0.0, self.model), self.model)
-            return
-        refine(self.curve)
-        self.gathered.forget_before(index - week)
-        add_missing(self.curve, self.gathered, s.support_samples)
-        if index >= self.next_level:
-            self._set_level(index, week, metric)
+            refine(self.curve)
+            self.gathered.forget_before(index - week)
+            add_missing(self.curve, self.gathered, s.support_samples)
+        elif index >= self.next_level:
+            self._set_level(index, week)
+            self.is_model_due = len(self.blocks) >= USUAL_BLOCKS
+        elif self.is_model_due:
+            self.model, self.is_model_due = fit_wander(self.blocks, metric.least_wander), False
 
-    def _set_level(self, index: int, week: int, metric: Metric, first: bool = False) -> None:
+    def _fit_first(self, index: int, week: int, metric: Metric, s: DriftSettings) -> None:
+        self.curve = fit_curve(self.gathered, s.support_samples)
+        if self.curve is None:
+            self.next_fit = index + RETRY_BLOCKS
+            return
+        self.blocks = self._blocks_gathered(s)
+        self.gathered.forget_where(self.curve.knows)
+        self._set_level(index, week)
+        self.model = fit_wander(self.blocks, metric.least_wander)
+        self.watch.restart(0.0, self.watch.mean_spread(len(self.blocks), 0.0, self.model), self.model)
+
+    def _set_level(self, index: int, week: int) -> None:
         """What is normal is the middle of what is remembered."""
         self.span = [max(self.first_index, index - week), index]
         self.next_level = index + min(week, index - self.first_index + 1)
         self.learnt_canaries = self.canaries
         self._shift(median(b.residual for b in self.blocks) if self.blocks else 0.0)
-        if first or len(self.blocks) >= USUAL_BLOCKS:
-            self.model = fit_wander(self.blocks, metric.least_wander)
 
     def _blocks_gathered(self, s: DriftSettings) -> list[Block]:
         grouped: dict[int, list[Taken]] = {}
@@ -249,7 +257,7 @@ class Track:
         """The level is another one: what was measured against the old one moves along."""
         if self.curve is not None:
             self.curve.levels = {key: level + by for key, level in self.curve.levels.items()}
-        self.blocks = [b._replace(residual=round(b.residual - by, 6)) for b in self.blocks]
+        self.blocks = [Block(number, n, round(residual - by, 6), noise) for number, n, residual, noise in self.blocks]
         self.watch.constant -= by
         for start in self.starts:
             start.total -= by * start.weight

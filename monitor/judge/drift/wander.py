@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 from statistics import fmean, median
 
 from monitor.judge.drift.blocks import Block, mad_sd
@@ -26,10 +27,15 @@ def fit_wander(blocks: Sequence[Block], least: float) -> Wander:
     usual = Wander(math.exp(-1 / USUAL_TAU), max(least, USUAL_WANDER) ** 2)
     if len(blocks) < 2 * WANDER_LAGS:
         return usual
-    middle = median(b.residual for b in blocks)
-    limit = 4 * max(1e-6, mad_sd([b.residual for b in blocks], middle))
-    values = {b.number: max(-limit, min(limit, b.residual - middle)) for b in blocks}
-    covariance = [_covariance(values, lag) for lag in range(WANDER_LAGS + 1)]
+    ordered = sorted(b.residual for b in blocks)  # both medians are quick on what is sorted
+    middle = median(ordered)
+    limit = 4 * max(1e-6, mad_sd(ordered, middle))
+    low, high, first = middle - limit, middle + limit, blocks[0].number
+    values, there = [0.0] * (blocks[-1].number - first + 1), bytearray(blocks[-1].number - first + 1)
+    for number, _, residual, _ in blocks:
+        drawn_in = low if residual < low else min(residual, high)
+        values[number - first], there[number - first] = drawn_in - middle, 1
+    covariance = [_covariance(values, there, lag) for lag in range(WANDER_LAGS + 1)]
     _, tau, variance = min((_fitted(covariance, tau) for tau in WANDER_TAUS), key=lambda fit: fit[0])
     if len(blocks) < SHORT_BLOCKS:
         tau = USUAL_TAU
@@ -40,9 +46,10 @@ def fit_wander(blocks: Sequence[Block], least: float) -> Wander:
     return Wander(math.exp(-1.0 / tau), variance, white)
 
 
-def _covariance(values: dict[int, float], lag: int) -> float:
-    products = [value * other for index, value in values.items() if (other := values.get(index + lag)) is not None]
-    return fmean(products) if products else 0.0
+def _covariance(values: Sequence[float], there: bytes | bytearray, lag: int) -> float:
+    """Mean product of values so many places apart. Those that are not `there` (0) are zero and not counted."""
+    pairs = len(there) - lag if 0 not in there else sum(map(mul, there, there[lag:]))
+    return sum(map(mul, values, values[lag:])) / pairs if pairs > 0 else 0.0
 
 
 def _fitted(covariance: Sequence[float], tau: float) -> tuple[float, float, float]:
