@@ -13,6 +13,7 @@ import pytest
 from healthy import DAY, HOUR, SETTINGS, START_US, canaries, fed, step
 from pydantic import TypeAdapter
 
+from monitor.judge.drift import track
 from monitor.judge.drift.speed import SpeedChannel, steps_between
 from monitor.judge.drift.values import MINUTE_US, DriftSettings, Effect
 from monitor.model import CanaryPoint, ServerPoint, Severity
@@ -173,6 +174,30 @@ def test_how_much_is_re_estimated_while_it_gets_worse(trained: bytes) -> None:
     channel = fed(again(trained), canaries(range(LEARNT, LEARNT + HOUR), factor=step(LEARNT, 0.95)))
     fed(channel, canaries(range(LEARNT + HOUR, LEARNT + 2 * HOUR), factor=step(LEARNT, 0.88)))
     assert effects(channel)["decode"].shift.change_pct == pytest.approx(-12, abs=1)
+
+
+def test_one_thing_at_a_time_is_learnt_anew_so_that_no_step_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[tuple[int, str]] = []
+    channel, now = SpeedChannel(), 0
+
+    def noted(name: str) -> None:
+        really = getattr(track, name)
+
+        def call(*given: Any) -> Any:
+            learnt.append((now, name))
+            return really(*given)
+
+        monkeypatch.setattr(track, name, call)
+
+    noted("refine")
+    noted("fit_wander")
+    for point in canaries(range(4 * DAY)):
+        now = round(minute_of(point.at_us))
+        channel.canary(point, SETTINGS)
+        channel.advance(point.known_us, SETTINGS)
+    later = [minute for minute, _ in learnt if minute > DAY]
+    assert {name for minute, name in learnt if minute > DAY} == {"refine", "fit_wander"}
+    assert len(later) == len(set(later)) > 6
 
 
 def test_load_is_no_slowness() -> None:

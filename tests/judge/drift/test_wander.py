@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monitor.judge.drift.blocks import Block
 from monitor.judge.drift.offsets import Start, scatter_of
-from monitor.judge.drift.wander import fit_wander
+from monitor.judge.drift.wander import _covariance, fit_wander
 
 
 def wandering(n: int, sd: float, tau: float, noise: float, white: float = 0.0, seed: int = 1) -> list[Block]:
@@ -48,6 +51,19 @@ def test_the_time_of_day_is_no_wander() -> None:
     calm = wandering(6000, 0.004, 8, 0.003)
     daily = [b._replace(residual=b.residual + 0.004 * math.sin(2 * math.pi * b.number / 288)) for b in calm]
     assert fit_wander(daily, 0.0015).variance == pytest.approx(fit_wander(calm, 0.0015).variance, rel=0.35)
+
+
+def test_hours_without_canaries_count_for_nothing() -> None:
+    whole = wandering(6000, 0.006, 8, 0.005)
+    with_gaps = [b for b in whole if b.number % 500 < 350]
+    assert fit_wander(with_gaps, 0.0015).variance == pytest.approx(fit_wander(whole, 0.0015).variance, rel=0.15)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-0.1, 0.1)), min_size=1, max_size=60), st.integers(0, 24))
+def test_the_autocovariance_is_the_mean_over_the_pairs_that_are_there(values: list[float | None], lag: int) -> None:
+    pairs = [a * b for a, b in zip(values, values[lag:], strict=False) if a is not None and b is not None]
+    there = bytes(value is not None for value in values)
+    assert _covariance([value or 0.0 for value in values], there, lag) == pytest.approx(fmean(pairs) if pairs else 0.0, abs=1e-12)
 
 
 def test_the_scatter_of_starts_is_learnt_from_three_of_them() -> None:
