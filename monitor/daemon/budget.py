@@ -44,10 +44,12 @@ class TokenLedger:
         return entries
 
     def spent(self, now: datetime, traffic_class: str | None = None, extra: bool | None = None) -> int:
-        """Tokens in the hour before `now`, of one class or of all, on the schedule or beside it or both."""
+        """Tokens in the hour before `now`, of one class or of all, on the schedule or beside it or both. What a clock that was ahead dated
+        to the future counts for nothing: it would keep canaries out for as long."""
         while self._entries and self._entries[0].at <= now - HOUR:
             self._entries.popleft()
-        return sum(e.tokens for e in self._entries if traffic_class in {None, e.traffic_class} and extra in {None, e.extra})
+        recent = [e for e in self._entries if now - HOUR < e.at <= now]
+        return sum(e.tokens for e in recent if traffic_class in {None, e.traffic_class} and extra in {None, e.extra})
 
     def allows(self, probe: Probe, now: datetime, from_reserve: bool = False) -> bool:
         """Whether the most this probe can cost still fits into its class's budget and into the target's, less the reserve."""

@@ -81,7 +81,7 @@ class TargetWatch(WatchedServer):
         def work(connection: Connection) -> None:
             known = [*self.probes, *(again(probe) for probe in self.probes if probe.same_salt_twice)]
             self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in known}
-            spent = queries.tokens_since(connection, self.target_id, now - HOUR)
+            spent = queries.tokens_between(connection, self.target_id, now - HOUR, now)
             self.ledger = TokenLedger(self.settings.token_budget_per_hour, spent, self._class_budgets)
 
         await self._db(work)
@@ -217,7 +217,8 @@ class TargetWatch(WatchedServer):
         with only_logged("target=%s probe=%s what the answer tells of its server is lost", self.settings.name, probe.name):
             await self._take_note(probe, measured)
         sample, reason = self._judged(probe, measured)
-        self.ledger.note(probe, sample.started_at, sample.prompt_tokens, sample.completion_tokens, extra)
+        paid_at = min(sample.started_at, datetime.now(UTC))  # the clock may have been set back meanwhile
+        self.ledger.note(probe, paid_at, sample.prompt_tokens, sample.completion_tokens, extra)
         sample = await self._scored(probe, sample)
         worth_telling = sample.outcome is Outcome.OK and sample.verdict in {Verdict.FAIL, Verdict.NEAR_TIE, Verdict.UNKNOWN}
         told = measured.detail or (reason if worth_telling or sample.verdict is Verdict.FAIL else None)

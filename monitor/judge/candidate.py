@@ -67,7 +67,7 @@ def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[
         near_ties=ties,
         failed=failed,
         of=len(rounds),
-        reason=_reason(rounds, speed.slow, regressed),
+        reason=_reason(rounds, speed.slow, regressed, speed_only),
         passed_against=sum(s.verdict is Verdict.PASS for s in judged),
         of_against=len(judged),
         ttft_ms=speed.ttft_ms,
@@ -125,10 +125,12 @@ def untested_shift(shift: ShiftResult, rounds: int, probes: int) -> str | None:
     )
 
 
-def _reason(rounds: Sequence[Round], slow: str | None, regressed: bool | None) -> str | None:
+def _reason(rounds: Sequence[Round], slow: str | None, regressed: bool | None, speed_only: bool) -> str | None:
     """The first failure counts most, then a run that broke, then speed, then what kept it from being judged."""
     wrong = next((r.judgement.reason for r in rounds if r.judgement.verdict is Verdict.FAIL), None)
     broke = next((r.detail or r.sample.outcome.value for r in rounds if r.sample.outcome in REGRESSIONS), None)
-    unjudged = [r for r in rounds if r.judgement.verdict in {Verdict.UNKNOWN, Verdict.UNPINNED}]
-    unclear = next((r.detail or r.judgement.reason for r in unjudged), None) if regressed is None else None
-    return wrong or broke or slow or unclear
+    if speed_only:  # no pin is asked for
+        unclear = next((r.detail or r.sample.outcome.value for r in rounds if r.sample.outcome is not Outcome.OK), None)
+    else:
+        unclear = next((r.detail or r.judgement.reason for r in rounds if r.judgement.verdict in {Verdict.UNKNOWN, Verdict.UNPINNED}), None)
+    return wrong or broke or slow or (unclear if regressed is None else None)

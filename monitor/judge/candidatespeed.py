@@ -89,7 +89,9 @@ def judge_decoding(measured: Mapping[str, Sequence[Sample]], production: Sequenc
         return Decoding(False, f"the decode rate was judged by short answers alone, {limit}; {pin}")
     if not any(s.outcome is Outcome.OK for runs in measured.values() for s in runs):
         return Decoding(None)  # nothing was measured at all, and each probe says why
-    needed = f"answers of {LEAST_TOKENS} tokens or more to one probe, from the candidate and {LEAST_BEFORE} times in production's last day"
+    rounds = f"{LEAST_LASTING} from the candidate (--rounds {LEAST_LASTING} or more)"
+    lasting = f"answers of {LEAST_TOKENS} tokens or more to one probe, {rounds}"
+    needed = f"{lasting} and {LEAST_BEFORE} in production's last day, or {LEAST_SHORT} shorter ones of both"
     return Decoding(None, f"the decode rate was not judged: it takes {needed}; `vllm-canary pin` a probe whose answers are longer")
 
 

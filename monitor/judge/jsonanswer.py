@@ -24,6 +24,10 @@ LONGEST_MESSAGE = 160
 MOST_TRIED = 100  # places where JSON may begin: a model may write brackets for ever
 
 
+class _TwiceError(ValueError):
+    """What is there is JSON, and says two things."""
+
+
 def _no_constant(name: str) -> Never:
     raise ValueError(f"{name} is no JSON")
 
@@ -33,7 +37,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found and not _same(found[name], value):
-            raise ValueError(f"{name} stands in it as {_told(found[name])} and as {_told(value)}")
+            raise _TwiceError(f"{name} stands in it as {_told(found[name])} and as {_told(value)}")
         found[name] = value
     return found
 
@@ -50,6 +54,8 @@ def json_in(output: str) -> Any:
         for candidate in (text, *(fence[1] for fence in islice(_FENCE.finditer(text), MOST_TRIED))):
             try:
                 return _DECODER.decode(candidate)
+            except _TwiceError as error:
+                raise _broken(candidate, 0, error) from None
             except ValueError:
                 continue
         return _json_inside(text)

@@ -232,12 +232,12 @@ def warmed_parameter_sets(connection: Connection, target_id: int, process_start_
     return {str(name) for name in connection.execute(query).scalars()}
 
 
-def tokens_since(connection: Connection, target_id: int, since: datetime) -> list[tuple[datetime, int, str]]:
-    """What each canary since then cost in prompt and answer tokens, with its traffic class."""
+def tokens_between(connection: Connection, target_id: int, since: datetime, until: datetime) -> list[tuple[datetime, int, str]]:
+    """What each canary of that time cost in prompt and answer tokens, with its traffic class."""
     query = (
         select(t.sample.c.started_at_us, t.sample.c.prompt_tokens, t.sample.c.completion_tokens, t.probe_revision.c["class"])
         .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
-        .where(t.sample.c.target_id == target_id, t.sample.c.started_at_us >= to_us(since))
+        .where(t.sample.c.target_id == target_id, t.sample.c.started_at_us.between(to_us(since), to_us(until)))
     )
     return [(from_us(r[0]), (r[1] or 0) + (r[2] or 0), str(r[3])) for r in connection.execute(query)]
 

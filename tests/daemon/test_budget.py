@@ -37,6 +37,15 @@ def test_what_was_spent_before_the_clock_was_set_back_counts_for_the_rest_of_its
     assert book.spent(NOON - 119 * MINUTE) == 0
 
 
+def test_what_is_dated_ahead_of_the_clock_keeps_nothing_out() -> None:
+    book = ledger(100)
+    book.note(SKY, NOON + 300 * MINUTE, 50, 50)
+    book.note(SKY, NOON, 20, 8)
+    assert book.spent(NOON) == 28
+    assert book.spent(NOON + 61 * MINUTE) == 0
+    assert book.allows(SKY, NOON)
+
+
 def test_prompt_and_answer_count_and_what_is_not_known_does_not() -> None:
     book = ledger(1000)
     book.note(SKY, NOON, None, None)

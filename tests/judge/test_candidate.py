@@ -93,6 +93,13 @@ def probes(*failed: int, rounds: int = 3) -> list[ProbeResult]:
     return [replace(one, probe=f"p{number}") for number, one in enumerate(made)]
 
 
+def test_a_probe_that_is_asked_for_its_speed_alone_tells_what_kept_it_from_being_measured() -> None:
+    none = PinJudgement(Verdict.UNPINNED, "its text is not the one that was pinned; pin it anew")
+    busy = Round(a_sample(outcome=Outcome.REJECTED), none, "HTTP 429 busy")
+    told = judge_candidate(a_probe(), [Round(a_sample(), none), busy, busy], (), speed_only=True)
+    assert (told.regressed, told.reason) == (None, "HTTP 429 busy")
+
+
 def test_a_failure_in_each_of_five_probes_is_a_regression_although_each_keeps_its_own_rule() -> None:
     found = conclude(probes(1, 1, 1, 1, 1), QUIET, 3, JUDGED)
     assert found.regressed is True

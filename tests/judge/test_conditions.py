@@ -120,6 +120,8 @@ def test_a_name_with_two_values_is_no_answer_and_one_that_is_repeated_is() -> No
     told = why('Sure: {"bill": {"vendor": "Globex", "vendor": "Acme"}}', json_fields={"bill.vendor": "Acme"})
     assert (told or "").startswith("the JSON is broken: vendor stands in it as Globex and as Acme")
     assert why('{"vendor": "Acme", "vendor": "Acme"}', json_fields={"vendor": "Acme"}) is None
+    fences = '```json\n{"vendor": "Globex", "vendor": "Acme"}\n```\nor\n```json\n{"vendor": "Acme"}\n```'
+    assert (why(fences, json_fields={"vendor": "Acme"}) or "").startswith("the JSON is broken: vendor stands in it as Globex and as Acme")
 
 
 @pytest.mark.parametrize(

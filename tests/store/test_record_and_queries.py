@@ -184,7 +184,7 @@ def test_tokens_of_the_last_hour_count_prompt_and_answer_and_take_unknown_as_not
     history.sample(prompt_tokens=None, completion_tokens=None, outcome=Outcome.REFUSED)
     history.sample(prompt_tokens=100, completion_tokens=1, started_at=NOON - timedelta(hours=2))
     history.sample(prompt_tokens=1000, completion_tokens=1, target="other")
-    found = history.do(lambda c: queries.tokens_since(c, target_id, NOON - timedelta(hours=1)))
+    found = history.do(lambda c: queries.tokens_between(c, target_id, NOON - timedelta(hours=1), NOON + timedelta(hours=1)))
     assert sorted(tokens for _, tokens, _ in found) == [0, 28]
 
 

@@ -34,6 +34,10 @@ class Wander(NamedTuple):
     variance: float  # of the slow wander
     white: float = 0.0  # variance from block to block beyond what the scatter of single canaries explains
 
+    def long_run(self) -> float:
+        """Variance of the mean of many blocks, times their number: neighbours wander together."""
+        return self.variance * (1 + self.phi) / (1 - self.phi)
+
 
 class Onset(NamedTuple):
     """A loss that may have begun in a block: how far the filter has followed it, and the log-likelihood ratio of each shape.

@@ -11,7 +11,7 @@ from monitor.judge.drift.values import DriftSettings
 
 TURNS = 3  # the three channels learn in turn, so that no step of the judge takes long
 DETECTORS = 6  # two for each of three channels
-RECOVERED = math.log(1000.0)  # an open effect closes when "back to normal" is so many times likelier than "as it was"
+RECOVERED = math.log(50.0)  # an open effect closes when "back to normal" is so many times likelier than "still slower"
 RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
 WANDERED = 3.0  # standard deviations of the wander: less than that may be the wander alone
 
@@ -47,7 +47,7 @@ class OpenEffect:
 
         Not against the size that was raised: a loss of 14 % that settles at 5 % is not over. What matters is the smaller size that is
         looked for, and no less than twice what is nobody's business, for the line lies at half of it; nor less than can be told from the
-        wander (its standard deviation).
+        wander (its standard deviation). `variance`: the long-run variance of a block, for neighbours wander together.
         """
         drop = min(self.drop, max(metric.drops[0], 2 * metric.practical, WANDERED * wander))
         gain = drop * (residual - self.level + self.slack + drop / 2) / variance

@@ -136,15 +136,15 @@ class Track:
             if start.blocks == START_BLOCKS and self.effect is None:
                 self.watch.settle()
         if self.effect is not None:
-            wander = math.sqrt(self.model.variance)
-            if self.effect.recovered(block.residual, block.noise**2 + self.model.white + self.model.variance, wander, metric):
+            single = block.noise**2 + self.model.white
+            if self.effect.recovered(block.residual, single + self.model.long_run(), math.sqrt(self.model.variance), metric):
                 self.watch.restart(self.effect.level, max(self.effect.slack, math.sqrt(self.watch.var_constant)), self.model)
                 self.effect, self.creep = None, LevelCusum()
             return
         small, large = metric.drops
         self.watch.step(block.number, block.residual, block.noise, self.model, Sizes(small, large, small * block_s / HOUR_S))
-        long_run = self.model.variance * (1 + self.model.phi) / (1 - self.model.phi)
-        self.creep.step(block.number, block.residual - self.watch.constant, block.noise**2 + self.model.white + long_run, small)
+        single = block.noise**2 + self.model.white
+        self.creep.step(block.number, block.residual - self.watch.constant, single + self.model.long_run(), small)
         threshold = warning_threshold(s, block_s)
         onset = self.watch.likeliest()
         if self.watch.log_sum > threshold and onset is not None:
@@ -208,7 +208,12 @@ class Track:
         """Learn what is normal, the first time from what was gathered; then refine it every day, and its level and wander after twice the
         time. One of these at a time: a step of the judge must be short."""
         day, week = round(24 * HOUR_S / block_s), round(s.remember_days * 24 * HOUR_S / block_s)
-        if index >= self.next_fit:
+        if self.is_model_due:
+            self.model, self.is_model_due = fit_wander(self.blocks, metric.least_wander), False
+        elif self.curve is not None and index >= self.next_level <= self.next_fit:
+            self._set_level(index, week)
+            self.is_model_due = len(self.blocks) >= USUAL_BLOCKS
+        elif index >= self.next_fit:
             self.next_fit = index + min(day, max(s.learn_blocks, index - self.first_index + 1))
             if self.curve is None:
                 self._fit_first(index, week, metric, s)
@@ -216,11 +221,6 @@ class Track:
             refine(self.curve)
             self.gathered.forget_before(index - week)
             add_missing(self.curve, self.gathered, s.support_samples)
-        elif index >= self.next_level:
-            self._set_level(index, week)
-            self.is_model_due = len(self.blocks) >= USUAL_BLOCKS
-        elif self.is_model_due:
-            self.model, self.is_model_due = fit_wander(self.blocks, metric.least_wander), False
 
     def _fit_first(self, index: int, week: int, metric: Metric, s: DriftSettings) -> None:
         self.curve = fit_curve(self.gathered, s.support_samples)
@@ -302,6 +302,7 @@ class Track:
             self._shift(self._mean(self.blocks))
             self.first_index = self.blocks[0].number
             self.next_level = self.blocks[-1].number + START_BLOCKS
+        self.is_model_due = False  # of what was before
         scatter = self._half_width(self.blocks) / 1.96 if self.blocks else DEFAULT_SCATTER
         self.watch.restart(0.0, scatter, self.model)
         self.creep = LevelCusum()
@@ -312,6 +313,7 @@ class Track:
         self.blocks = self.blocks[-START_BLOCKS:]
         self.held = []
         self.gathered = Gathering()
+        self.is_model_due = False
         self.watch.restart(0.0, scatter_of(self.starts)[0], self.model)
         self.creep = LevelCusum()
 
