@@ -257,9 +257,11 @@ def main() -> int:
         f"| {r.what} | {r.wanted} | {r.found} | {'' if r.after_s is None else f'{r.after_s:.0f} s'} | {'yes' if r.right else '**no**'} |"
         for r in results
     ]
+    threads = f", `OMP_NUM_THREADS={count}`" if (count := os.environ.get("OMP_NUM_THREADS")) else ""
     note = (
-        f"`benchmarks/drift_vllm.py`, {stamp()}, {time.monotonic() - began:.0f} s: a real vLLM 0.32 on CPU (`{' '.join(OPTIONS)}`), "
-        "the card played by the stub of NVML, the detector with blocks of 10 s and a learning time of 4 minutes."
+        f"`benchmarks/drift_vllm.py`, {stamp()}, {time.monotonic() - began:.0f} s: a real vLLM 0.32 on CPU "
+        f"(`{' '.join(OPTIONS)}`{threads}), the card played by the stub of NVML, the detector with blocks of 10 s and a learning time of "
+        "4 minutes."
     )
     write_section("causes on a real vLLM", ["## The cause is named right on a real vLLM", "", note, "", *lines])
     print("\n".join(lines))
