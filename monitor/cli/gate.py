@@ -228,6 +228,13 @@ def _stale(against: str, rounds: Mapping[str, list[tuple[Any, Pin | None]]]) -> 
     return [f'{told}; `vllm-canary pin --target {against} --reason "…"` pins it as it is now']
 
 
+def _verdicts(r: Any) -> list[str]:
+    """Answers that no pin was asked about have none, which is not zero; what broke counts all the same."""
+    if r.speed_only:
+        return ["–", "–", str(r.failed), "–"]
+    return [str(r.passed), str(r.near_ties), str(r.failed), f"{r.passed_against} of {r.of_against}"]
+
+
 def _print(result: GateResult) -> None:
     from rich.text import Text  # noqa: PLC0415
 
@@ -239,10 +246,7 @@ def _print(result: GateResult) -> None:
     rows = [
         [
             r.probe,
-            r.passed,
-            r.near_ties,
-            r.failed,
-            f"{r.passed_against} of {r.of_against}",
+            *_verdicts(r),
             milliseconds(r.ttft_ms),
             milliseconds(r.ttft_ms_against),
             number(r.decode_tok_s, 1),

@@ -213,6 +213,8 @@ def test_the_probe_of_a_fixed_length_is_asked_for_its_speed_although_it_has_no_p
     code, found = gate(cli, serve(answers=answers, itl_s=0.02))
     assert (code, [p["probe"] for p in found["probes"] if p["regressed"]]) == (1, ["fixed"])
     assert "tokens/s in answers of 32 tokens or more" in found["probes"][-1]["reason"]
+    row = next(line for line in cli("gate", "--url", serve(answers=answers).url, "--against", "local").out.splitlines() if "fixed" in line)
+    assert row.split()[:5] == ["fixed", "–", "–", "0", "–"]  # no pin was asked, which is not zero
 
 
 def test_a_first_token_that_comes_much_later_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
