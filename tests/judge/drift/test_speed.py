@@ -116,11 +116,10 @@ def test_a_loss_that_becomes_smaller_is_not_over_and_stays_one_incident(trained:
 
 
 def test_what_is_nobodys_business_keeps_no_incident_open(trained: bytes) -> None:
-    settings = replace(SETTINGS, practical_pct=5.0)
-    channel = again(trained)
-    for point in canaries(range(LEARNT, LEARNT + 4 * HOUR), factor=lambda m: 0.86 if m < LEARNT + HOUR else 0.97):
-        channel.canary(point, settings)
-        channel.advance(point.known_us, settings)
+    settings, channel = replace(SETTINGS, practical_pct=5.0), again(trained)
+    fed(channel, canaries(range(LEARNT, LEARNT + HOUR), factor=step(LEARNT, 0.86)), settings)
+    assert "decode" in effects(channel)
+    fed(channel, canaries(range(LEARNT + HOUR, LEARNT + 4 * HOUR), factor=step(LEARNT, 0.97)), settings)
     assert not effects(channel)
 
 
