@@ -53,8 +53,9 @@ proof: $(INSTALLED_DEV)
 	$(BIN)/python benchmarks/quality.py
 	$(BIN)/python benchmarks/quality_vllm.py
 
-## make lint          ruff, mypy and the import rules
+## make lint          formatting, ruff, mypy and the import rules
 lint: $(INSTALLED_DEV)
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports

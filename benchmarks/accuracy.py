@@ -1,4 +1,6 @@
-"""How exactly the product's own stream client sees an answer whose true times are known (reference_server.py)."""
+"""How exactly the product's own stream client sees an answer whose true times are known
+(reference_server.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import statistics
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -57,8 +65,12 @@ class Scenario:
 SCENARIOS = (
     Scenario("alone"),
     Scenario("alone, answers end with an end-of-text stop", eos=True),
-    Scenario(f"beside {OTHER_TARGETS} other targets, one canary a minute each", others=OTHER_TARGETS),
-    Scenario("while the metrics page is parsed and the database written without a pause", busy=True),
+    Scenario(
+        f"beside {OTHER_TARGETS} other targets, one canary a minute each", others=OTHER_TARGETS
+    ),
+    Scenario(
+        "while the metrics page is parsed and the database written without a pause", busy=True
+    ),
 )
 
 
@@ -75,7 +87,9 @@ class Errors:
     def met(self) -> bool:
         """Whether all three limits hold."""
         ttft, rate = [abs(e) for e in self.ttft_ms], [abs(e) for e in self.rate_percent]
-        good_ttft = percentile(ttft, 0.95) <= TTFT_P95_MS and statistics.median(ttft) <= TTFT_MEDIAN_MS
+        good_ttft = (
+            percentile(ttft, 0.95) <= TTFT_P95_MS and statistics.median(ttft) <= TTFT_MEDIAN_MS
+        )
         return good_ttft and percentile(rate, 0.95) <= RATE_P95_PERCENT
 
     def cells(self, name: str) -> tuple[str, ...]:
@@ -95,12 +109,18 @@ class Errors:
 
 
 def reference(truth: Path, eos: bool = False) -> AbstractContextManager[str]:
-    """The server that is the measure; where we may, it comes before everything else on this machine, so that it is on time."""
-    return served("reference_server.py", "--punctual", "--truth", str(truth), *(["--eos"] if eos else []))
+    """The server that is the measure; where we may, it comes before everything else on this
+    machine, so that it is on time.
+    """
+    return served(
+        "reference_server.py", "--punctual", "--truth", str(truth), *(["--eos"] if eos else [])
+    )
 
 
 def run_scenario(scenario: Scenario, canaries: int) -> Errors:
-    """Measure `canaries` answers one after the other in this process, with the thread settings of the daemon."""
+    """Measure `canaries` answers one after the other in this process, with the thread settings of
+    the daemon.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     load_before = load()
     with ExitStack() as stack:
@@ -108,8 +128,12 @@ def run_scenario(scenario: Scenario, canaries: int) -> Errors:
         truth = folder / "truth.jsonl"
         url = stack.enter_context(reference(truth, scenario.eos))
         crowd = None
-        if scenario.others or scenario.busy:  # apart, so that it does not disturb the times of the server that is the measure
-            crowd = stack.enter_context(served("reference_server.py", "--truth", "/dev/null", "--page", str(PAGE)))
+        if (
+            scenario.others or scenario.busy
+        ):  # apart, so that it does not disturb the times of the server that is the measure
+            crowd = stack.enter_context(
+                served("reference_server.py", "--truth", "/dev/null", "--page", str(PAGE))
+            )
         samples = asyncio.run(_measure(scenario, canaries, url, crowd, folder))
         true = [json.loads(line) for line in truth.read_text().splitlines()]
     return _compared(samples, true[1:], max(load_before, load()))
@@ -119,7 +143,9 @@ def _compared(samples: list[Sample], true: list[dict[str, float]], load_seen: fl
     """One canary at a time: the answers stand in the truth file in the order of the samples."""
     bad = [s.outcome.value for s in samples if s.outcome is not Outcome.OK]
     if bad or len(samples) != len(true):
-        raise RuntimeError(f"the reference server answered {len(true)} of {len(samples)} canaries; not ok: {bad}")
+        raise RuntimeError(
+            f"the reference server answered {len(true)} of {len(samples)} canaries; not ok: {bad}"
+        )
     ttft, rate, lag = [], [], []
     for sample, answer in zip(samples, true, strict=True):
         assert sample.ttft_ms is not None
@@ -132,15 +158,24 @@ def _compared(samples: list[Sample], true: list[dict[str, float]], load_seen: fl
     return Errors(ttft, rate, lag, load_seen)
 
 
-async def _measure(scenario: Scenario, canaries: int, url: str, crowd: str | None, folder: Path) -> list[Sample]:
+async def _measure(
+    scenario: Scenario, canaries: int, url: str, crowd: str | None, folder: Path
+) -> list[Sample]:
     """The first answer warms both sides up and is left out, here and in the truth."""
     async with AsyncExitStack() as stack:
         canary = await stack.enter_async_context(_canary("reference", url))
         await _one(canary)
         work: list[Coroutine[Any, Any, None]] = []
         if crowd is not None:
-            others = [await stack.enter_async_context(_canary(f"other-{i}", crowd)) for i in range(max(1, scenario.others))]
-            work = [_now_and_then(other) for other in others] if scenario.others else [_parse(others[0].page)]
+            others = [
+                await stack.enter_async_context(_canary(f"other-{i}", crowd))
+                for i in range(max(1, scenario.others))
+            ]
+            work = (
+                [_now_and_then(other) for other in others]
+                if scenario.others
+                else [_parse(others[0].page)]
+            )
         if scenario.busy:
             work.append(_write(stack.enter_context(_writer(folder))))
         tasks = [asyncio.create_task(each) for each in work]
@@ -185,12 +220,34 @@ async def _parse(page: MetricsPage) -> None:
 async def _write(writer: Writer) -> None:
     """Store a sample, each in a transaction of its own, again and again."""
     now = datetime.now(UTC)
-    target = await asyncio.wrap_future(writer.submit(lambda c: record.ensure_target(c, "reference", "http://127.0.0.1", now)))
-    revision = await asyncio.wrap_future(writer.submit(lambda c: record.ensure_revision(c, PROBE, now)))
-    sample = Sample("reference", PROBE.name, PROBE.traffic_class, now, Phase.WARM, Outcome.OK, output="tok", ttft_ms=150.0)
-    insert = partial(record.insert_sample, target_id=target, revision_id=revision, process_start_id=None, fingerprint_id=None, detail=None)
+    target = await asyncio.wrap_future(
+        writer.submit(lambda c: record.ensure_target(c, "reference", "http://127.0.0.1", now))
+    )
+    revision = await asyncio.wrap_future(
+        writer.submit(lambda c: record.ensure_revision(c, PROBE, now))
+    )
+    sample = Sample(
+        "reference",
+        PROBE.name,
+        PROBE.traffic_class,
+        now,
+        Phase.WARM,
+        Outcome.OK,
+        output="tok",
+        ttft_ms=150.0,
+    )
+    insert = partial(
+        record.insert_sample,
+        target_id=target,
+        revision_id=revision,
+        process_start_id=None,
+        fingerprint_id=None,
+        detail=None,
+    )
     while True:
-        await asyncio.wrap_future(writer.submit(partial(insert, sample=replace(sample, started_at=datetime.now(UTC)))))
+        await asyncio.wrap_future(
+            writer.submit(partial(insert, sample=replace(sample, started_at=datetime.now(UTC))))
+        )
 
 
 @contextmanager
@@ -210,13 +267,28 @@ def section(canaries: int) -> Section:
         rows.append(run_scenario(scenario, canaries).cells(scenario.name))
         print("  " + " | ".join(rows[-1]), flush=True)
     text = (
-        "The stream client of the daemon against `benchmarks/reference_server.py`, which writes down when each token really left: role "
-        "chunk after 50 ms, first token after 150 ms, then 50 tokens 20 ms apart. An error is the absolute difference between what the "
-        "sample says and what the server wrote; it holds the way of the request and of the answer through the network stack. "
-        "Where Linux tells when a packet came (docs/units.md), its time is taken, and not that of our reading. Limits: time to first "
-        f"token (TTFT) median ≤ {TTFT_MEDIAN_MS:g} ms and p95 ≤ {TTFT_P95_MS:g} ms, decode rate p95 ≤ {RATE_P95_PERCENT:g} %."
+        "The stream client of the daemon against `benchmarks/reference_server.py`, which "
+        "writes down when each token really left: role "
+        "chunk after 50 ms, first token after 150 ms, then 50 tokens 20 ms apart. An error is "
+        "the absolute difference between what the "
+        "sample says and what the server wrote; it holds the way of the request and of the "
+        "answer through the network stack. "
+        "Where Linux tells when a packet came (docs/units.md), its time is taken, and not that "
+        "of our reading. Limits: time to first "
+        f"token (TTFT) median ≤ {TTFT_MEDIAN_MS:g} ms and p95 ≤ {TTFT_P95_MS:g} ms, decode "
+        f"rate p95 ≤ {RATE_P95_PERCENT:g} %."
     )
-    head = ("canaries measured", "n", "TTFT median", "TTFT p95", "TTFT worst", "decode rate p95", "observer lag p95", "load", "met")
+    head = (
+        "canaries measured",
+        "n",
+        "TTFT median",
+        "TTFT p95",
+        "TTFT worst",
+        "decode rate p95",
+        "observer lag p95",
+        "load",
+        "met",
+    )
     return Section("Accuracy", text, head, rows, [])
 
 

@@ -1,4 +1,6 @@
-"""Smaller real traces: what a V100's memory, a 3090 at its limit and sweeps of power caps are taken for, and how good predictions are."""
+"""Smaller real traces: what a V100's memory, a 3090 at its limit and sweeps of power caps are taken
+for, and how good predictions are.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,59 @@ WAVER = 0.02  # a card at work does not draw exactly the same
 
 #: Sign -> what makes a minute count for it, and how loud it is.
 RULE_TEXTS = {
-    "thermal_duty": ("throttled for heat for 2 % more of the time than in 99 of 100 of its minutes", "warning"),
-    "hw_thermal": ("the driver shows a hardware thermal slowdown (two polls in a row open it)", "page"),
-    "brake": ("braked from outside for over 5 % of the time, or two polls in a row show it", "page"),
+    "thermal_duty": (
+        "throttled for heat for 2 % more of the time than in 99 of 100 of its minutes",
+        "warning",
+    ),
+    "hw_thermal": (
+        "the driver shows a hardware thermal slowdown (two polls in a row open it)",
+        "page",
+    ),
+    "brake": (
+        "braked from outside for over 5 % of the time, or two polls in a row show it",
+        "page",
+    ),
     "margin": ("busy, and under 5 °C from the limit that the card itself tells", "warning"),
-    "clock_deficit": ("busy clock over 4 standard deviations and 3 % below what this card does at this temperature and power", "warning"),
-    "clock_fall": ("the same, by over 15 %; called hidden_limit where power is low too, it is cool and no reason is given", "warning"),
-    "power_limit": ("the limit in force is lower than it was", "warning, info where it binds nothing"),
-    "power_duty": ("at the power cap for 15 % more of the time than usual, and the clock lower for it", "warning"),
-    "thermal_residual": ("4 °C (and two standard deviations) hotter than power explains, under 10 °C of room", "warning, info with room"),
-    "memory_residual": ("the same of the memory, beyond what heats the core too, at 80 °C or more", "warning"),
+    "clock_deficit": (
+        (
+            "busy clock over 4 standard deviations and 3 % below what this card does at this "
+            "temperature and power"
+        ),
+        "warning",
+    ),
+    "clock_fall": (
+        (
+            "the same, by over 15 %; called hidden_limit where power is low too, it is cool and no "
+            "reason is given"
+        ),
+        "warning",
+    ),
+    "power_limit": (
+        "the limit in force is lower than it was",
+        "warning, info where it binds nothing",
+    ),
+    "power_duty": (
+        "at the power cap for 15 % more of the time than usual, and the clock lower for it",
+        "warning",
+    ),
+    "thermal_residual": (
+        "4 °C (and two standard deviations) hotter than power explains, under 10 °C of room",
+        "warning, info with room",
+    ),
+    "memory_residual": (
+        "the same of the memory, beyond what heats the core too, at 80 °C or more",
+        "warning",
+    ),
 }
 
 
 def rule_lines() -> list[str]:
     """The table of signs, from the rules themselves."""
     found = [
-        "What a card is watched for, minute by minute. What is learnt is learnt half an hour late, and not while a sign is open.",
+        (
+            "What a card is watched for, minute by minute. What is learnt is learnt half an hour "
+            "late, and not while a sign is open."
+        ),
         "",
         "| sign | a minute counts when | minutes to open | good minutes to close | severity |",
         "| --- | --- | --- | --- | --- |",
@@ -52,7 +90,13 @@ def rule_lines() -> list[str]:
 
 def lines(settings: DriftSettings) -> list[str]:
     """The tables."""
-    return [*_memory(replace(settings, memory_max_c=V100_MEMORY_C)), "", *_limits(settings), "", *_sweeps(settings)]
+    return [
+        *_memory(replace(settings, memory_max_c=V100_MEMORY_C)),
+        "",
+        *_limits(settings),
+        "",
+        *_sweeps(settings),
+    ]
 
 
 def _play(points: Sequence[CardPoint], settings: DriftSettings) -> list[Warned]:
@@ -68,15 +112,21 @@ def _play(points: Sequence[CardPoint], settings: DriftSettings) -> list[Warned]:
 
 def _held(point: CardPoint, minutes: int) -> list[CardPoint]:
     """A look, repeated every ten seconds."""
-    return [point._replace(at_us=point.at_us + step * 10 * SECOND_US) for step in range(1, minutes * 6)]
+    return [
+        point._replace(at_us=point.at_us + step * 10 * SECOND_US) for step in range(1, minutes * 6)
+    ]
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
+# -- memory
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _memory(settings: DriftSettings) -> list[str]:
     found = [
-        "**Memory heat, two V100** (`detector.memory_max_c: 85`, since a V100 tells no margin). The peaks of six runs, held for 15",
+        (
+            "**Memory heat, two V100** (`detector.memory_max_c: 85`, since a V100 tells no "
+            "margin). The peaks of six runs, held for 15"
+        ),
         "minutes, and 75 seconds of decoding whose last look is held likewise.",
         "",
         "| run | core | memory | least SM clock | said |",
@@ -85,11 +135,16 @@ def _memory(settings: DriftSettings) -> list[str]:
     for name, points in cardtraces.v100().items():
         last = points[-1]
         said = _said(_play([*points, *_held(last, AFTER_MIN)], settings))
-        found.append(f"| {name} decodes | {last.temp_c:.0f} °C | {last.mem_temp_c:.0f} °C | – | {said} |")
+        found.append(
+            f"| {name} decodes | {last.temp_c:.0f} °C | {last.mem_temp_c:.0f} °C | – | {said} |"
+        )
     for peak in cardtraces.v100_peaks():
         said = _said(_play(_peak_points(peak), settings))
         run = f"{peak.work} at {peak.cap_w:.0f} W"
-        found.append(f"| {run} | {peak.temp_c:.0f} °C | {peak.mem_temp_c:.0f} °C | {peak.min_clock_mhz:.0f} MHz | {said} |")
+        found.append(
+            f"| {run} | {peak.temp_c:.0f} °C | {peak.mem_temp_c:.0f} °C | "
+            f"{peak.min_clock_mhz:.0f} MHz | {said} |"
+        )
     return found
 
 
@@ -105,12 +160,16 @@ def _said(warnings: Sequence[Warned]) -> str:
     return ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in warnings) or "nothing"
 
 
-# -- power ------------------------------------------------------------------------------------------------------------
+# -- power
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _limits(settings: DriftSettings) -> list[str]:
     found = [
-        "**At the power limit, two RTX 3090** limited to 230 W, once a second: working at an unchanged limit is no finding.",
+        (
+            "**At the power limit, two RTX 3090** limited to 230 W, once a second: working at an "
+            "unchanged limit is no finding."
+        ),
         "",
         "| card and run | looks | busy looks within 10 % of the limit | said |",
         "| --- | --- | --- | --- |",
@@ -118,17 +177,31 @@ def _limits(settings: DriftSettings) -> list[str]:
     for name, points in cardtraces.rtx3090().items():
         busy = [p for p in points if (p.util or 0) >= 0.5]
         near = sum((p.power_w or 0) >= 0.9 * (p.power_limit_w or 1e9) for p in busy)
-        found.append(f"| {name} | {len(points)} | {near} of {len(busy)} | {_said(_play(points, settings))} |")
+        found.append(
+            f"| {name} | {len(points)} | {near} of {len(busy)} | {_said(_play(points, settings))} |"
+        )
     return found
 
 
 def _sweeps(settings: DriftSettings) -> list[str]:
     found = [
-        "**Power caps and what they cost.** Each sweep as the story of one card: four hours at its highest cap, then a lower one.",
-        "*Named*: the lowered limit was told with cause power_cap. *Default*: measured speeds inside the predicted interval before",
-        "anything was learnt; *learnt*: the same after canaries at every second setting were seen, with the mean error of the prediction.",
+        (
+            "**Power caps and what they cost.** Each sweep as the story of one card: four hours at "
+            "its highest cap, then a lower one."
+        ),
+        (
+            "*Named*: the lowered limit was told with cause power_cap. *Default*: measured speeds "
+            "inside the predicted interval before"
+        ),
+        (
+            "anything was learnt; *learnt*: the same after canaries at every second setting were "
+            "seen, with the mean error of the prediction."
+        ),
         "",
-        "| sweep | lower caps | named | default: inside | learnt: inside | mean error, points | share learnt |",
+        (
+            "| sweep | lower caps | named | default: inside | learnt: inside | mean error, points "
+            "| share learnt |"
+        ),
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, sweep in cardtraces.power_caps().items():
@@ -138,21 +211,47 @@ def _sweeps(settings: DriftSettings) -> list[str]:
 
 def _sweep(name: str, sweep: Sequence[Capped], settings: DriftSettings) -> str:
     usual, lower = sweep[0], sweep[1:]
-    named = [capped for capped in lower if "power_limit: power_cap" in _said(_play(_capped_points(usual, capped), settings))]
+    named = [
+        capped
+        for capped in lower
+        if "power_limit: power_cap" in _said(_play(_capped_points(usual, capped), settings))
+    ]
     prefill, elasticity = "prefill" in name, _learnt(sweep[::2], settings)
-    fresh = [capped for capped in lower if capped not in sweep[::2] and capped.clock_mhz < 0.99 * usual.clock_mhz]
+    fresh = [
+        capped
+        for capped in lower
+        if capped not in sweep[::2] and capped.clock_mhz < 0.99 * usual.clock_mhz
+    ]
     real = [_change(usual, capped, prefill) for capped in fresh]
     default, learnt = (
-        [_of(model.predict(usual.clock_mhz, capped.clock_mhz), prefill) for capped in fresh] for model in (Elasticity(), elasticity)
+        [_of(model.predict(usual.clock_mhz, capped.clock_mhz), prefill) for capped in fresh]
+        for model in (Elasticity(), elasticity)
     )
     slope = elasticity.prefill() if prefill else elasticity.decode()
-    error = f"{mean(abs(told[1] - was) for told, was in zip(learnt, real, strict=True)):.1f}" if fresh else "–"
-    cells = [name, len(lower), f"{len(named)} of {len(lower)}", _inside(default, real), _inside(learnt, real), error]
-    return f"| {' | '.join(map(str, cells))} | {slope.value:.2f} ({slope.low:.2f} to {slope.high:.2f}) |"
+    error = (
+        f"{mean(abs(told[1] - was) for told, was in zip(learnt, real, strict=True)):.1f}"
+        if fresh
+        else "–"
+    )
+    cells = [
+        name,
+        len(lower),
+        f"{len(named)} of {len(lower)}",
+        _inside(default, real),
+        _inside(learnt, real),
+        error,
+    ]
+    return (
+        f"| {' | '.join(map(str, cells))} | {slope.value:.2f} ({slope.low:.2f} to "
+        f"{slope.high:.2f}) |"
+    )
 
 
 def _inside(told: Sequence[tuple[float, float, float]], real: Sequence[float]) -> str:
-    return f"{sum(low <= was <= high for (low, _, high), was in zip(told, real, strict=True))} of {len(real)}"
+    return (
+        f"{sum(low <= was <= high for (low, _, high), was in zip(told, real, strict=True))} "
+        f"of {len(real)}"
+    )
 
 
 def _capped_points(usual: Capped, capped: Capped) -> list[CardPoint]:
@@ -188,9 +287,17 @@ def _learnt(sweep: Sequence[Capped], settings: DriftSettings) -> Elasticity:
 
 
 def _of(p: Predicted, prefill: bool) -> tuple[float, float, float]:
-    return (p.ttft_low_pct, p.ttft_pct, p.ttft_high_pct) if prefill else (p.decode_low_pct, p.decode_pct, p.decode_high_pct)
+    return (
+        (p.ttft_low_pct, p.ttft_pct, p.ttft_high_pct)
+        if prefill
+        else (p.decode_low_pct, p.decode_pct, p.decode_high_pct)
+    )
 
 
 def _change(usual: Capped, capped: Capped, prefill: bool) -> float:
     """What was measured, in per cent: decode rate, or time to first token."""
-    return 100.0 * (usual.speed / capped.speed - 1.0) if prefill else 100.0 * (capped.speed / usual.speed - 1.0)
+    return (
+        100.0 * (usual.speed / capped.speed - 1.0)
+        if prefill
+        else 100.0 * (capped.speed / usual.speed - 1.0)
+    )

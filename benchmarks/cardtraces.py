@@ -1,4 +1,6 @@
-"""Readings of real cards as points: the GB10 set, two 3090, two V100, and sweeps of power caps. Provenance beside the files."""
+"""Readings of real cards as points: the GB10 set, two 3090, two V100, and sweeps of power caps.
+Provenance beside the files.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +18,57 @@ from monitor.model import CardPoint
 
 EXTRACT = HERE / "data" / "gpu"
 SECOND_US = 1_000_000
-GB10, GB10_LIMIT_C = "GB10", 94.0  # a GB10 says 13 °C of margin at 81 °C (github.com/ollama/ollama/issues/13552)
-BETWEEN_S = 60.0  # between two tests of one model, which follow one another: their temperatures join
+GB10, GB10_LIMIT_C = (
+    "GB10",
+    94.0,
+)  # a GB10 says 13 °C of margin at 81 °C (github.com/ollama/ollama/issues/13552)
+BETWEEN_S = (
+    60.0  # between two tests of one model, which follow one another: their temperatures join
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One file: its name, where it belongs in time (seconds since the first, or None: right after the one before), and its rows."""
+    """One file: its name, where it belongs in time (seconds since the first, or None: right after
+    the one before), and its rows.
+    """
 
     name: str
     began_s: float | None
-    rows: tuple[tuple[float, float, float, float, float], ...]  # elapsed s, W, °C, SM MHz, utilisation 0..1
+    rows: tuple[
+        tuple[float, float, float, float, float], ...
+    ]  # elapsed s, W, °C, SM MHz, utilisation 0..1
 
 
 def spark(folder: Path | None) -> list[Trace]:
-    """Every GB10 file in the order in which it was made, from `spark_telemetry.tar.gz` of a folder; or the extract."""
+    """Every GB10 file in the order in which it was made, from `spark_telemetry.tar.gz` of a folder;
+    or the extract.
+    """
     if folder is None:
         return _extract()
     archive = folder / "spark_telemetry.tar.gz"
-    starts, groups = _starts(folder / "spark__closed_loop_tables.csv"), dict[str, list[tuple[str, str]]]()
+    starts, groups = (
+        _starts(folder / "spark__closed_loop_tables.csv"),
+        dict[str, list[tuple[str, str]]](),
+    )
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
-            stream = tar.extractfile(member) if member.isfile() and member.name.endswith("-telemetry.csv") else None
+            stream = (
+                tar.extractfile(member)
+                if member.isfile() and member.name.endswith("-telemetry.csv")
+                else None
+            )
             if stream is not None:
                 name = Path(member.name).name.removesuffix("-telemetry.csv")
                 groups.setdefault(name[:-3], []).append((name, stream.read().decode()))
     order = sorted(groups, key=lambda group: (starts.get(group, 1e12), group))
     first_s = min(starts[group] for group in order if group in starts) if starts else 0.0
     return [
-        Trace(name, starts[group] - first_s if number == 0 and group in starts else None, _rows(csv.DictReader(io.StringIO(text))))
+        Trace(
+            name,
+            starts[group] - first_s if number == 0 and group in starts else None,
+            _rows(csv.DictReader(io.StringIO(text))),
+        )
         for group in order
         for number, (name, text) in enumerate(sorted(groups[group]))
     ]
@@ -54,12 +78,24 @@ def _extract() -> list[Trace]:
     with (EXTRACT / "spark_qwen3.6_27b_bf16.csv").open() as file:
         rows = list(csv.DictReader(file))
     tests = list(dict.fromkeys(row["test"] for row in rows))
-    return [Trace(f"qwen-3.6-27b_bf16_{test}", None, _rows(row for row in rows if row["test"] == test)) for test in tests]
+    return [
+        Trace(f"qwen-3.6-27b_bf16_{test}", None, _rows(row for row in rows if row["test"] == test))
+        for test in tests
+    ]
 
 
-def _rows(rows: Iterator[dict[str, str]] | csv.DictReader[str]) -> tuple[tuple[float, float, float, float, float], ...]:
+def _rows(
+    rows: Iterator[dict[str, str]] | csv.DictReader[str],
+) -> tuple[tuple[float, float, float, float, float], ...]:
     return tuple(
-        (float(r["elapsed_s"]), float(r["power_w"]), float(r["temp_c"]), float(r["sm_mhz"]), float(r["gpu_util"]) / 100) for r in rows
+        (
+            float(r["elapsed_s"]),
+            float(r["power_w"]),
+            float(r["temp_c"]),
+            float(r["sm_mhz"]),
+            float(r["gpu_util"]) / 100,
+        )
+        for r in rows
     )
 
 
@@ -71,29 +107,45 @@ def _starts(file: Path) -> dict[str, float]:
             for row in csv.DictReader(rows):
                 family, model, precision, test = row["source_path"].split("/")[1:]
                 if test.startswith("01"):
-                    found[f"{family}_{model}_{precision}"] = datetime.fromisoformat(row["date"]).replace(tzinfo=UTC).timestamp()
+                    found[f"{family}_{model}_{precision}"] = (
+                        datetime.fromisoformat(row["date"]).replace(tzinfo=UTC).timestamp()
+                    )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """Traces one after another as the life of one card: the points, and which file each comes from."""
+    """Traces one after another as the life of one card: the points, and which file each comes
+    from.
+    """
 
     points: list[CardPoint]
     names: list[str]
 
 
 def chained(traces: Sequence[Trace]) -> Chained:
-    """As one card. A file without a time of its own follows a minute after the one before; none begins before that one has ended."""
+    """As one card. A file without a time of its own follows a minute after the one before; none
+    begins before that one has ended.
+    """
     points: list[CardPoint] = []
     names: list[str] = []
     end_s = 0.0
     for trace in traces:
-        base_s = end_s + BETWEEN_S if trace.began_s is None else max(end_s + BETWEEN_S, trace.began_s)
+        base_s = (
+            end_s + BETWEEN_S if trace.began_s is None else max(end_s + BETWEEN_S, trace.began_s)
+        )
         for elapsed_s, power_w, temp_c, clock, util in trace.rows:
             at_us = round((base_s + elapsed_s) * SECOND_US)
             points.append(
-                CardPoint(at_us, GB10, temp_c, margin_c=GB10_LIMIT_C - temp_c, sm_clock_mhz=clock, util=util, power_w=power_w)
+                CardPoint(
+                    at_us,
+                    GB10,
+                    temp_c,
+                    margin_c=GB10_LIMIT_C - temp_c,
+                    sm_clock_mhz=clock,
+                    util=util,
+                    power_w=power_w,
+                )
             )
             names.append(trace.name)
         end_s = base_s + trace.rows[-1][0]
@@ -116,7 +168,9 @@ def rtx3090() -> dict[str, list[CardPoint]]:
 
 
 def v100() -> dict[str, list[CardPoint]]:
-    """Two V100 that decode, once a second, with the temperature of their memory; no clock in them."""
+    """Two V100 that decode, once a second, with the temperature of their memory; no clock in
+    them.
+    """
     found: dict[str, list[CardPoint]] = {}
     for line in (EXTRACT / "v100__dmon_load.txt").read_text().splitlines():
         cells = line.split()
@@ -124,14 +178,23 @@ def v100() -> dict[str, list[CardPoint]]:
             continue
         name = f"V100-{cells[0]}"
         at_us = len(found.get(name, [])) * SECOND_US
-        point = CardPoint(at_us, name, float(cells[2]), mem_temp_c=float(cells[3]), util=float(cells[4]) / 100, power_w=float(cells[1]))
+        point = CardPoint(
+            at_us,
+            name,
+            float(cells[2]),
+            mem_temp_c=float(cells[3]),
+            util=float(cells[4]) / 100,
+            power_w=float(cells[1]),
+        )
         found.setdefault(name, []).append(point)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a V100 came to at a power cap: the hottest its memory and core were, and the lowest its clock fell."""
+    """What a V100 came to at a power cap: the hottest its memory and core were, and the lowest its
+    clock fell.
+    """
 
     work: str
     cap_w: float
@@ -167,13 +230,17 @@ class Capped:
 
 
 def power_caps() -> dict[str, list[Capped]]:
-    """Each sweep by name, highest cap first; rows without a clock or a measured power are left out."""
+    """Each sweep by name, highest cap first; rows without a clock or a measured power are left
+    out.
+    """
     found: dict[str, list[Capped]] = {}
     with (EXTRACT / "club3090__power_cap_sweeps.csv").open() as rows:
         for row in csv.DictReader(rows):
             if not row["sm_mhz"] or not row["actual_w"]:
                 continue
             name = f"{row['gpu']} {row['workload']} {row['model']} ({row['engine']})"
-            capped = Capped(float(row["cap_w"]), float(row["tps"]), float(row["actual_w"]), float(row["sm_mhz"]))
+            capped = Capped(
+                float(row["cap_w"]), float(row["tps"]), float(row["actual_w"]), float(row["sm_mhz"])
+            )
             found.setdefault(name, []).append(capped)
     return {name: sorted(sweep, key=lambda capped: -capped.cap_w) for name, sweep in found.items()}

@@ -28,11 +28,15 @@ class Trial:
 
     start: int
     first: dict[str, float] = field(default_factory=dict)  # sign -> minutes after the onset
-    loud: dict[str, float] = field(default_factory=dict)  # likewise of those that are more than an info
+    loud: dict[str, float] = field(
+        default_factory=dict
+    )  # likewise of those that are more than an info
     causes: set[str] = field(default_factory=set)
     loss_min: float | None = None
     throttled_min: float | None = None  # the first minute that was held back for heat
-    forecast: tuple[float, float] | None = None  # the first one: when it was made, and for when, in minutes
+    forecast: tuple[float, float] | None = (
+        None  # the first one: when it was made, and for when, in minutes
+    )
 
     @property
     def first_min(self) -> float:
@@ -51,10 +55,16 @@ class Trial:
 
 
 def snapshots(chain: Chained, settings: DriftSettings) -> dict[int, CardChannel]:
-    """The channel as it was at every start, by the number of the point. Starts with two hours of looks after them."""
+    """The channel as it was at every start, by the number of the point. Starts with two hours of
+    looks after them.
+    """
     channel, found = CardChannel(GB10), dict[int, CardChannel]()
     for number, point in enumerate(chain.points):
-        if number >= LEARN_POINTS and number % EVERY_POINTS == 0 and _is_whole(_span(chain, number)):
+        if (
+            number >= LEARN_POINTS
+            and number % EVERY_POINTS == 0
+            and _is_whole(_span(chain, number))
+        ):
             found[number] = copy.deepcopy(channel)
         channel.card(point, settings)
         channel.advance(point.at_us, settings)
@@ -72,29 +82,47 @@ def _is_whole(points: Sequence[CardPoint]) -> bool:
     return long and all(later.at_us - sooner.at_us < 300e6 for sooner, later in pairwise(points))
 
 
-def changed(chain: Chained, start: int, kind: str, factor: float, counters: bool) -> cooling.Changed:
+def changed(
+    chain: Chained, start: int, kind: str, factor: float, counters: bool
+) -> cooling.Changed:
     """The two hours with the trouble in them."""
     points = _span(chain, start)
     if kind == "hidden":
         return cooling.changed(points, limit_mhz=lambda _: HELD_MHZ, counters=counters)
-    return cooling.changed(points, cooling=lambda s: 1.0 + (factor - 1.0) * min(1.0, s / RAMP_S), counters=counters)
+    return cooling.changed(
+        points, cooling=lambda s: 1.0 + (factor - 1.0) * min(1.0, s / RAMP_S), counters=counters
+    )
 
 
 def trials(
-    chain: Chained, starts: dict[int, CardChannel], kind: str, factor: float, counters: bool, settings: DriftSettings
+    chain: Chained,
+    starts: dict[int, CardChannel],
+    kind: str,
+    factor: float,
+    counters: bool,
+    settings: DriftSettings,
 ) -> list[Trial]:
     """Every start once."""
-    return [_trial(chain, start, channel, changed(chain, start, kind, factor, counters), settings) for start, channel in starts.items()]
+    return [
+        _trial(chain, start, channel, changed(chain, start, kind, factor, counters), settings)
+        for start, channel in starts.items()
+    ]
 
 
-def _trial(chain: Chained, start: int, before: CardChannel, what: cooling.Changed, settings: DriftSettings) -> Trial:
+def _trial(
+    chain: Chained, start: int, before: CardChannel, what: cooling.Changed, settings: DriftSettings
+) -> Trial:
     channel, found, begun_us = copy.deepcopy(before), Trial(start), chain.points[start].at_us
     for point in what.points:
         channel.card(point, settings)
         channel.advance(point.at_us, settings)
         since_min = (point.at_us - begun_us) / 6e7
         newest = channel.history.minutes[-1]
-        if found.throttled_min is None and newest.at_us >= begun_us and (newest.thermal_duty or 0.0) > THROTTLED:
+        if (
+            found.throttled_min is None
+            and newest.at_us >= begun_us
+            and (newest.thermal_duty or 0.0) > THROTTLED
+        ):
             found.throttled_min = since_min
         if not channel.open:
             continue

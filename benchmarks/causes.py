@@ -1,11 +1,15 @@
-"""Is the right cause named? Every scenario of the simulator in virtual time, read as a history and judged by the daemon's judges.
+"""Is the right cause named? Every scenario of the simulator in virtual time, read as a history and
+judged by the daemon's judges.
 
-    .venv/bin/python benchmarks/causes.py [--seeds 20] [--only heat,calm] [--gpu h100] [--jobs 2] [--keep] [--write] [--work DIR]
+    .venv/bin/python benchmarks/causes.py [--seeds 20] [--only heat,calm] [--gpu h100] [--jobs 2]
+    [--keep] [--write] [--work DIR]
 
-For each scenario and seed (causestories.py) it is asked which incidents would have been opened, and whether one has the kind and the cause
-that the scenario must raise. What was judged already is not judged again, so it can be stopped and started; the key is the source of the
-simulator and of the judges. `--keep` keeps the histories (some 5 MB each), so that changed judges need no new ones. `--write` puts the
-tables into docs/detection.md. Exit code 1: a scenario is named right in fewer than 19 of 20.
+For each scenario and seed (causestories.py) it is asked which incidents would have been opened, and
+whether one has the kind and the cause that the scenario must raise. What was judged already is not
+judged again, so it can be stopped and started; the key is the source of the simulator and of the
+judges. `--keep` keeps the histories (some 5 MB each), so that changed judges need no new ones.
+`--write` puts the tables into docs/detection.md. Exit code 1: a scenario is named right in fewer
+than 19 of 20.
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ def source_key(*folders: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def all_runs(scenarios: Sequence[str], seeds: int, gpu: str, jobs: int, work: Path, keep: bool) -> list[Run]:
+def all_runs(
+    scenarios: Sequence[str], seeds: int, gpu: str, jobs: int, work: Path, keep: bool
+) -> list[Run]:
     """Those that are not known yet are made; each is written down as soon as it is there."""
     histories = work / source_key("monitor/simulate", "probes")
     book = work / f"runs-{gpu}-{source_key('monitor/simulate', 'probes', 'monitor/judge')}.jsonl"
@@ -52,13 +58,20 @@ def all_runs(scenarios: Sequence[str], seeds: int, gpu: str, jobs: int, work: Pa
         if (scenario, seed) not in known:
             missing.setdefault((scenario.removesuffix(BLIND), seed), []).append(scenario)
     with ProcessPoolExecutor(jobs) as pool, book.open("a", encoding="utf-8") as out:
-        told = {pool.submit(tell, story, variants, seed, gpu, histories): (story, seed) for (story, seed), variants in missing.items()}
+        told = {
+            pool.submit(tell, story, variants, seed, gpu, histories): (story, seed)
+            for (story, seed), variants in missing.items()
+        }
         try:
             for job in as_completed(told):
                 for found in job.result():
                     known[found.scenario, found.seed] = found
                     out.write(json.dumps(asdict(found)) + "\n")
-                    print(f"{len(known)}/{len(wanted)} {found.scenario} {found.seed}: {said(found)}", file=sys.stderr, flush=True)
+                    print(
+                        f"{len(known)}/{len(wanted)} {found.scenario} {found.seed}: {said(found)}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 out.flush()
                 if not keep:
                     _forget(histories, f"{gpu}-{told[job][0]}-{told[job][1]}")
@@ -77,19 +90,32 @@ def _known(book: Path) -> list[Run]:
     if not book.exists():
         return []
     rows = [json.loads(line) for line in book.read_text(encoding="utf-8").splitlines()]
-    return [Run(r["scenario"], r["seed"], [Said(**said) for said in r["incidents"]], r["felt_min"]) for r in rows]
+    return [
+        Run(r["scenario"], r["seed"], [Said(**said) for said in r["incidents"]], r["felt_min"])
+        for r in rows
+    ]
 
 
 def said(found: Run) -> str:
-    return "; ".join(f"{s.kind}/{s.cause or '–'} {s.severity} at {s.opened_min:+.0f} min" for s in found.incidents) or "silent"
+    return (
+        "; ".join(
+            f"{s.kind}/{s.cause or '–'} {s.severity} at {s.opened_min:+.0f} min"
+            for s in found.incidents
+        )
+        or "silent"
+    )
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
+# -- tables
+# -----------------------------------------------------------------------------------------------------------
 
 
 def table(runs: Sequence[Run], expected: dict[str, Raises | None]) -> list[str]:
     """One line a scenario."""
-    lines = ["| scenario | must be told | right | after, median (p90) | something else said |", "|---|---|---|---|---|"]
+    lines = [
+        "| scenario | must be told | right | after, median (p90) | something else said |",
+        "|---|---|---|---|---|",
+    ]
     for scenario, raises in expected.items():
         mine = [r for r in runs if r.scenario == scenario]
         if not mine:
@@ -99,49 +125,81 @@ def table(runs: Sequence[Run], expected: dict[str, Raises | None]) -> list[str]:
         after = f"{median(delays):.0f} ({percentile(delays, 0.9):.0f}) min" if delays else "–"
         other = sorted({f"{s.kind}/{s.cause or '–'}" for r in mine for s in r.beside(raises)})
         count = sum(bool(r.beside(raises)) for r in mine)
-        must = "nothing" if raises is None else f"{raises.kind} / {raises.cause}" if raises.cause else raises.kind
+        must = (
+            "nothing"
+            if raises is None
+            else f"{raises.kind} / {raises.cause}"
+            if raises.cause
+            else raises.kind
+        )
         met = "" if right >= 0.95 * len(mine) else "**"
         lines.append(
-            f"| `{scenario}` | {must} | {met}{right}/{len(mine)}{met} | {after} | {f'{count}: ' + ', '.join(other) if count else '–'} |"
+            f"| `{scenario}` | {must} | {met}{right}/{len(mine)}{met} | {after} | "
+            f"{f'{count}: ' + ', '.join(other) if count else '–'} |"
         )
     return lines
 
 
 def _delays(r: Run, raises: Raises) -> list[float]:
-    found = [max(s.opened_min, s.named_min) for s in r.incidents if s.opened_min >= 0 and (s.kind, s.cause) == (raises.kind, raises.cause)]
+    found = [
+        max(s.opened_min, s.named_min)
+        for s in r.incidents
+        if s.opened_min >= 0 and (s.kind, s.cause) == (raises.kind, raises.cause)
+    ]
     return found[:1]
 
 
 def lead_table(runs: Sequence[Run]) -> list[str]:
     """How long a warning of heat comes before 3 % are lost."""
-    lines = [f"| scenario | warning before decoding is {FELT_PCT:.0f} % slower, least / median | |", "|---|---|---|"]
+    lines = [
+        f"| scenario | warning before decoding is {FELT_PCT:.0f} % slower, least / median | |",
+        "|---|---|---|",
+    ]
     for scenario in THERMAL:
         leads = []
         for r in runs:
             if r.scenario == scenario and r.felt_min is not None:
-                warned = [s.warned_min for s in r.incidents if s.kind == "thermal" and s.warned_min is not None and s.warned_min >= 0]
+                warned = [
+                    s.warned_min
+                    for s in r.incidents
+                    if s.kind == "thermal" and s.warned_min is not None and s.warned_min >= 0
+                ]
                 leads.append(r.felt_min - min(warned) if warned else float("-inf"))
         if leads:
-            lines.append(f"| `{scenario}` | {min(leads):.0f} / {median(leads):.0f} min | {'' if min(leads) >= 2 else '**under 2 min**'} |")
+            lines.append(
+                f"| `{scenario}` | {min(leads):.0f} / {median(leads):.0f} min | "
+                f"{'' if min(leads) >= 2 else '**under 2 min**'} |"
+            )
     return lines
 
 
 def main() -> int:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description="is the right cause named, in every scenario of the simulator")
+    parser = argparse.ArgumentParser(
+        description="is the right cause named, in every scenario of the simulator"
+    )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--only", help="scenarios, with commas between them")
     parser.add_argument("--gpu", default="h100", help="a kind of card of the simulator")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--work", type=Path, default=WORK, help=f"where histories and results are kept (default {WORK})")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=WORK,
+        help=f"where histories and results are kept (default {WORK})",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the histories")
-    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}"
+    )
     o = parser.parse_args()
     expected = expectations()
     if o.only:
         wanted = o.only.split(",")
         if unknown := [name for name in wanted if name not in expected]:
-            parser.error(f"no such scenario here: {', '.join(unknown)}; there are: {', '.join(expected)}")
+            parser.error(
+                f"no such scenario here: {', '.join(unknown)}; there are: {', '.join(expected)}"
+            )
         expected = {name: expected[name] for name in wanted}
     runs = all_runs(list(expected), o.seeds, o.gpu, o.jobs, o.work, o.keep)
     lines = [f"{stamp()}; {o.seeds} seeds, {o.gpu}.", "", *table(runs, expected)]
@@ -150,7 +208,14 @@ def main() -> int:
     print("\n".join(lines))
     if o.write:
         write_section("causes" if o.gpu == "h100" else f"causes on {o.gpu}", lines, PAGE)
-    return 0 if all(sum(r.right(expected[r.scenario]) for r in runs if r.scenario == name) >= 0.95 * o.seeds for name in expected) else 1
+    return (
+        0
+        if all(
+            sum(r.right(expected[r.scenario]) for r in runs if r.scenario == name) >= 0.95 * o.seeds
+            for name in expected
+        )
+        else 1
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the benchmarks share: figures, tables, the machine, and servers as processes of their own."""
+"""What the benchmarks share: figures, tables, the machine, and servers as processes of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """As they stand in the table."""
-        return (self.what, self.measured, self.limit, {None: "", True: "yes", False: "**no**"}[self.met])
+        return (
+            self.what,
+            self.measured,
+            self.limit,
+            {None: "", True: "yes", False: "**no**"}[self.met],
+        )
 
 
 def at_most(what: str, value: float, limit: float, unit: str, digits: int = 2) -> Row:
@@ -54,7 +61,14 @@ class Section:
 
     def markdown(self) -> str:
         """The section as it stands in docs/benchmarks.md."""
-        lines = [f"## {self.title}", "", self.text, "", _line(self.headings), _line(["---"] * len(self.headings))]
+        lines = [
+            f"## {self.title}",
+            "",
+            self.text,
+            "",
+            _line(self.headings),
+            _line(["---"] * len(self.headings)),
+        ]
         lines += [_line(row) for row in self.rows]
         lines += [text for note in self.notes for text in ("", note)]
         return "\n".join(lines) + "\n"
@@ -76,9 +90,26 @@ def load() -> float:
 
 def machine() -> str:
     """Processor, cores, memory, system and Python in one sentence."""
-    cpu = next((line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    memory = next((int(line.split()[1]) / 2**20 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0.0)
-    return f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = next(
+        (
+            int(line.split()[1]) / 2**20
+            for line in _lines("/proc/meminfo")
+            if line.startswith("MemTotal")
+        ),
+        0.0,
+    )
+    return (
+        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}"
+    )
 
 
 def _lines(path: str) -> list[str]:
@@ -99,7 +130,9 @@ def commit() -> str:
 
 def _git(*arguments: str) -> str | None:
     try:
-        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -119,7 +152,9 @@ def before_other_work(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def served(script: str, *arguments: str, core: int | None = None) -> Iterator[str]:
-    """A server of this folder in a process of its own; what it prints first is handed out, at the end it is stopped."""
+    """A server of this folder in a process of its own; what it prints first is handed out, at the
+    end it is stopped.
+    """
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     command = [*pinned, sys.executable, str(HERE / script), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

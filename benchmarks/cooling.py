@@ -1,9 +1,12 @@
-"""What a real trace would have looked like with worse cooling: the physics of a GB10 laid over what it did.
+"""What a real trace would have looked like with worse cooling: the physics of a GB10 laid over what
+it did.
 
-Two poles: T = inlet + a + b, a' = (P·R1 - a)/t1, b' = (P·R2·m - b)/t2, with m the cooling (1 as it was). Only the differences to the real
-trace are computed: what more heat comes of m and, once the clock falls, of less power. The governor takes clock away above the maximum
-temperature and gives it back below; above the next one the hardware halves it. Constants: fits on the same traces (t2 = 67 s), the
-measured loss of 4.5 MHz per degree from 62 °C on, and decode that follows 20 % of the clock.
+Two poles: T = inlet + a + b, a' = (P·R1 - a)/t1, b' = (P·R2·m - b)/t2, with m the cooling (1 as it
+was). Only the differences to the real trace are computed: what more heat comes of m and, once the
+clock falls, of less power. The governor takes clock away above the maximum temperature and gives it
+back below; above the next one the hardware halves it. Constants: fits on the same traces (t2 = 67
+s), the measured loss of 4.5 MHz per degree from 62 °C on, and decode that follows 20 % of the
+clock.
 """
 
 from __future__ import annotations
@@ -46,8 +49,10 @@ def changed(
     limit_mhz: Callable[[float], float] = lambda _: 1e9,
     counters: bool = True,
 ) -> Changed:
-    """The points with this cooling, and with a clock that something holds below a limit; both by the seconds since the first point.
-    `counters` False: as the traces are, without throttle counters and reason bits."""
+    """The points with this cooling, and with a clock that something holds below a limit; both by
+    the seconds since the first point. `counters` False: as the traces are, without throttle
+    counters and reason bits.
+    """
     card, found, losses = Card(), list[CardPoint](), list[float]()
     before_us = points[0].at_us
     for point in points:
@@ -59,9 +64,16 @@ def changed(
             clock, power_w, reasons = _look(card, point, limit_mhz(since_s))
             card.thermal_ns += 1_000_000_000 if reasons & SW_THERMAL and _busy(point) else 0
         temp_c = round((point.temp_c or 0.0) + card.die_c + card.sink_c)
-        new = point._replace(temp_c=float(temp_c), margin_c=MAX_C - temp_c, sm_clock_mhz=clock, power_w=power_w)
+        new = point._replace(
+            temp_c=float(temp_c), margin_c=MAX_C - temp_c, sm_clock_mhz=clock, power_w=power_w
+        )
         if counters:
-            new = new._replace(event_reasons=reasons, throttle_thermal_ns=card.thermal_ns, throttle_power_ns=0, throttle_brake_ns=0)
+            new = new._replace(
+                event_reasons=reasons,
+                throttle_thermal_ns=card.thermal_ns,
+                throttle_power_ns=0,
+                throttle_brake_ns=0,
+            )
         found.append(new)
         losses.append(_decode_loss(point.sm_clock_mhz or CLOCK_MHZ, clock))
     return Changed(found, losses)
@@ -73,7 +85,11 @@ def _busy(point: CardPoint) -> bool:
 
 def _look(card: Card, point: CardPoint, limit_mhz: float) -> tuple[float, float, int]:
     """Clock, power and reasons of this moment."""
-    real_mhz, real_w, real_c = point.sm_clock_mhz or CLOCK_MHZ, point.power_w or 0.0, point.temp_c or 0.0
+    real_mhz, real_w, real_c = (
+        point.sm_clock_mhz or CLOCK_MHZ,
+        point.power_w or 0.0,
+        point.temp_c or 0.0,
+    )
     if not _busy(point):
         return real_mhz, real_w, 0x1
     temp_c = real_c + card.die_c + card.sink_c
@@ -82,7 +98,9 @@ def _look(card: Card, point: CardPoint, limit_mhz: float) -> tuple[float, float,
     clock = max(LEAST_MHZ, clock / 2 if card.halved else clock)
     working_w = max(0.0, real_w - P0_W)
     power_w = real_w - working_w + working_w * (clock / real_mhz) ** POWER_EXPONENT
-    reasons = (SW_THERMAL if card.taken_mhz > 0 else 0) | (HW_SLOWDOWN | HW_THERMAL if card.halved else 0)
+    reasons = (SW_THERMAL if card.taken_mhz > 0 else 0) | (
+        HW_SLOWDOWN | HW_THERMAL if card.halved else 0
+    )
     return clock, power_w, reasons
 
 
@@ -93,7 +111,9 @@ def _second(card: Card, point: CardPoint, power_w: float, cooling: float) -> Non
     temp_c = (point.temp_c or 0.0) + card.die_c + card.sink_c
     steps = 1.0 / GOVERNOR_S
     if temp_c > MAX_C:
-        card.taken_mhz = min(CLOCK_MHZ - LEAST_MHZ, card.taken_mhz + steps * STEP_MHZ * (1.0 + temp_c - MAX_C))
+        card.taken_mhz = min(
+            CLOCK_MHZ - LEAST_MHZ, card.taken_mhz + steps * STEP_MHZ * (1.0 + temp_c - MAX_C)
+        )
     elif temp_c < MAX_C - 2.0:
         card.taken_mhz = max(0.0, card.taken_mhz - steps * STEP_MHZ / 4)
     card.halved = temp_c >= SLOWDOWN_C or (card.halved and temp_c >= SLOWDOWN_C - 5.0)
@@ -101,5 +121,7 @@ def _second(card: Card, point: CardPoint, power_w: float, cooling: float) -> Non
 
 def _decode_loss(real_mhz: float, clock: float) -> float:
     """1 - speed over what it was; decode = 1 / ((1 - share) + share · f0/f)."""
-    before, now = (1.0 / (1.0 - DECODE_SHARE + DECODE_SHARE * CLOCK_MHZ / mhz) for mhz in (real_mhz, clock))
+    before, now = (
+        1.0 / (1.0 - DECODE_SHARE + DECODE_SHARE * CLOCK_MHZ / mhz) for mhz in (real_mhz, clock)
+    )
     return 1.0 - now / before

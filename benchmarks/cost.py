@@ -1,4 +1,6 @@
-"""What watching costs: memory, processor, disk, the time commands take, and how many targets one core can watch well."""
+"""What watching costs: memory, processor, disk, the time commands take, and how many targets one
+core can watch well.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ HISTORY_RATIO, HELP_RATIO = 2.0, 4.0
 FLEET, FLEET_LAG_MS = 200, 5.0
 WARM_UP_S = 30.0
 FLEET_WARM_UP_S = 75.0  # every target has had its first, cold canary, and its identity was read
-#: What goes with one sample of a target at six probes a minute: a reading of the server each 15 s, one of a card each 5 s.
+#: What goes with one sample of a target at six probes a minute: a reading of the server each 15 s,
+#: one of a card each 5 s.
 SERVER_READINGS, CARD_READINGS = 4 / 6, 12 / 6
 CANARY = Path(sys.executable).with_name("vllm-canary")
 
@@ -66,22 +69,43 @@ class Daemon:
 
 
 @contextmanager
-def daemon(ports: Sequence[int], probes: Mapping[str, Mapping[str, Any]], core: int | None = None) -> Iterator[Daemon]:
+def daemon(
+    ports: Sequence[int], probes: Mapping[str, Mapping[str, Any]], core: int | None = None
+) -> Iterator[Daemon]:
     """`vllm-canary run` on these servers with these probes, as a user starts it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "probes").mkdir()
         for probe, text in probes.items():
             (folder / "probes" / f"{probe}.yaml").write_text(yaml.safe_dump(dict(text)))
-        targets = [{"name": f"target-{i}", "url": f"http://127.0.0.1:{port}"} for i, port in enumerate(ports)]
-        settings = {"database": "history.db", "listen": "127.0.0.1:0", "probes": "probes", "targets": targets}
+        targets = [
+            {"name": f"target-{i}", "url": f"http://127.0.0.1:{port}"}
+            for i, port in enumerate(ports)
+        ]
+        settings = {
+            "database": "history.db",
+            "listen": "127.0.0.1:0",
+            "probes": "probes",
+            "targets": targets,
+        }
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-        command = [*([] if core is None else ["taskset", "-c", str(core)]), str(CANARY), "run", "-c", str(folder / "config.yaml")]
-        with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        command = [
+            *([] if core is None else ["taskset", "-c", str(core)]),
+            str(CANARY),
+            "run",
+            "-c",
+            str(folder / "config.yaml"),
+        ]
+        with (
+            (folder / "log").open("w") as log,
+            subprocess.Popen(command, stdout=log, stderr=log) as process,
+        ):
             try:
                 yield Daemon(psutil.Process(process.pid), folder / "history.db")
                 if process.poll() is not None:
-                    raise RuntimeError(f"the daemon ended by itself: {(folder / 'log').read_text()}")
+                    raise RuntimeError(
+                        f"the daemon ended by itself: {(folder / 'log').read_text()}"
+                    )
             finally:
                 process.terminate()
                 process.wait(30)
@@ -89,7 +113,10 @@ def daemon(ports: Sequence[int], probes: Mapping[str, Mapping[str, Any]], core: 
 
 def watching(seconds: float) -> list[Row]:
     """Memory and processor share of a daemon with one target and six probes a minute."""
-    with served("fleet_server.py", "1") as ports, daemon([int(ports)], {"chat": {**PROBE, "every": "10s"}}) as running:
+    with (
+        served("fleet_server.py", "1") as ports,
+        daemon([int(ports)], {"chat": {**PROBE, "every": "10s"}}) as running,
+    ):
         time.sleep(WARM_UP_S)
         cpu_s, began_s = running.cpu_s(), time.monotonic()
         time.sleep(seconds)
@@ -100,48 +127,92 @@ def watching(seconds: float) -> list[Row]:
         raise RuntimeError(f"{bad} of {samples} samples were not ok")
     return [
         at_most("resident memory, one target, 6 probes a minute", memory, MEMORY_MB, " MB", 0),
-        at_most(f"processor, the same, share of a core over {seconds:.0f} s", share, CPU_PERCENT, " %"),
+        at_most(
+            f"processor, the same, share of a core over {seconds:.0f} s", share, CPU_PERCENT, " %"
+        ),
     ]
 
 
 def fleet(seconds: float) -> list[Row]:
     """200 targets at one probe a minute, the daemon on one core, all servers on the other."""
     other = None if (os.cpu_count() or 1) < 2 else 1
-    idle = [*([] if other is None else ["taskset", "-c", "0"]), sys.executable, str(HERE / "idle_loop.py"), str(IDLE_S)]
+    idle = [
+        *([] if other is None else ["taskset", "-c", "0"]),
+        sys.executable,
+        str(HERE / "idle_loop.py"),
+        str(IDLE_S),
+    ]
     floor_ms = float(subprocess.run(idle, check=True, capture_output=True, text=True).stdout)
     with (
         served("fleet_server.py", str(FLEET), core=other) as ports,
-        daemon([int(p) for p in ports.split()], {"chat": {**PROBE, "every": "60s"}}, core=0) as running,
+        daemon(
+            [int(p) for p in ports.split()], {"chat": {**PROBE, "every": "60s"}}, core=0
+        ) as running,
     ):
         time.sleep(FLEET_WARM_UP_S)
         cpu_s, began_s, began_us = running.cpu_s(), time.monotonic(), time.time_ns() // 1000
         time.sleep(seconds)
         share = (running.cpu_s() - cpu_s) / (time.monotonic() - began_s) * 100
         memory = running.process.memory_info().rss / 1e6
-        found = running.query(f"SELECT observer_lag_ms, outcome, ttft_ms FROM sample WHERE started_at_us >= {began_us}")
-        skipped = running.query(f"SELECT coalesce(sum(count), 0) FROM skipped_run WHERE at_us >= {began_us}")[0][0]
+        found = running.query(
+            "SELECT observer_lag_ms, outcome, ttft_ms FROM sample WHERE started_at_us >= "
+            f"{began_us}"
+        )
+        skipped = running.query(
+            f"SELECT coalesce(sum(count), 0) FROM skipped_run WHERE at_us >= {began_us}"
+        )[0][0]
     lags = [lag for lag, _, _ in found if lag is not None]
     due = FLEET * seconds / 60
     ok = sum(outcome == "ok" for _, outcome, _ in found)
     what = f"{FLEET} targets at one probe a minute on one core"
     return [
-        at_most(f"{what}: `observer_lag_ms` p95", percentile(lags, 0.95) if lags else float("inf"), FLEET_LAG_MS, " ms"),
-        Row(f"{what}: `observer_lag_ms` median", f"{statistics.median(lags):.2f} ms" if lags else "–"),
-        Row("a loop that does nothing, on that core just before: the same p95", f"{floor_ms:.2f} ms"),
+        at_most(
+            f"{what}: `observer_lag_ms` p95",
+            percentile(lags, 0.95) if lags else float("inf"),
+            FLEET_LAG_MS,
+            " ms",
+        ),
+        Row(
+            f"{what}: `observer_lag_ms` median",
+            f"{statistics.median(lags):.2f} ms" if lags else "–",
+        ),
+        Row(
+            "a loop that does nothing, on that core just before: the same p95", f"{floor_ms:.2f} ms"
+        ),
         Row(f"{what}: samples stored as ok, of {due:.0f} due", f"{ok} ({skipped} skipped)"),
         Row(f"{what}: share of that core", f"{share:.0f} %"),
         Row(f"{what}: resident memory", f"{memory:.0f} MB"),
     ]
 
 
-# -- the history ------------------------------------------------------------------------------------------------------
+# -- the history
+# ------------------------------------------------------------------------------------------------------
 
 
 CARD = "GPU-8f6f1f0e-7f2e-4c58-a7f2-52f1d8d2b5c1"
 #: Times and rates have every digit of a double; what cards report is whole numbers, and milliwatts.
 MEASURED = (
-    *("idle_before_s", "connect_ms", "ttft_ms", "ttft_visible_ms", "e2e_ms", "decode_tok_s", "itl_p50_ms", "itl_p95_ms", "itl_max_ms"),
-    *("observer_lag_ms", "queue_ms", "prefill_ms", "decode_ms", "kv_usage", "spec_acceptance", "gpu_age_ms", "logprob_shift"),
+    *(
+        "idle_before_s",
+        "connect_ms",
+        "ttft_ms",
+        "ttft_visible_ms",
+        "e2e_ms",
+        "decode_tok_s",
+        "itl_p50_ms",
+        "itl_p95_ms",
+        "itl_max_ms",
+    ),
+    *(
+        "observer_lag_ms",
+        "queue_ms",
+        "prefill_ms",
+        "decode_ms",
+        "kv_usage",
+        "spec_acceptance",
+        "gpu_age_ms",
+        "logprob_shift",
+    ),
 )
 
 
@@ -151,7 +222,9 @@ def watts() -> float:
 
 
 def sample_row(index: int, started_us: int) -> dict[str, Any]:
-    """A sample with nothing unknown in it, as a target with a card, a pin and per-request metrics gives it."""
+    """A sample with nothing unknown in it, as a target with a card, a pin and per-request metrics
+    gives it.
+    """
     whole = random.randrange
     return {
         **{name: random.random() * 1000 for name in MEASURED},
@@ -197,40 +270,103 @@ def sample_row(index: int, started_us: int) -> dict[str, Any]:
 
 def server_row(index: int, at_us: int) -> dict[str, Any]:
     """A reading of a metrics page."""
-    names = {c.name for c in t.server_reading.columns} - {"id", "target_id", "at_us", "state", "process_start_id"}
+    names = {c.name for c in t.server_reading.columns} - {
+        "id",
+        "target_id",
+        "at_us",
+        "state",
+        "process_start_id",
+    }
     counters: dict[str, Any] = dict.fromkeys(names, index * 37)
-    seconds = {name: random.random() * 10_000 for name in ("kv_usage", "queue_s_sum", "prefill_s_sum")}
-    return {**counters, **seconds, "target_id": 1 + index % 8, "at_us": at_us, "state": "ok", "process_start_id": 1}
+    seconds = {
+        name: random.random() * 10_000 for name in ("kv_usage", "queue_s_sum", "prefill_s_sum")
+    }
+    return {
+        **counters,
+        **seconds,
+        "target_id": 1 + index % 8,
+        "at_us": at_us,
+        "state": "ok",
+        "process_start_id": 1,
+    }
 
 
 def card_row(index: int, at_us: int) -> dict[str, Any]:
     """A window of readings of one card, with counters as large as they get in a year."""
     spread = {
         f"{name}_{kind}": random.randrange(low, high) if name != "power_w" else watts()
-        for name, low, high in (("temp_c", 40, 90), ("sm_clock_mhz", 900, 1980), ("power_w", 0, 0), ("util", 0, 101))
+        for name, low, high in (
+            ("temp_c", 40, 90),
+            ("sm_clock_mhz", 900, 1980),
+            ("power_w", 0, 0),
+            ("util", 0, 101),
+        )
         for kind in ("min", "median", "max")
     }
-    counters = dict.fromkeys(("throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"), 10**15 + index)
-    state = {"mem_temp_c": 80, "margin_c": 20, "mem_clock_mhz": 2619, "vram_used_mib": 75_000, "power_limit_w": 700, "event_reasons": 4}
-    return {**spread, **counters, **state, "gpu_uuid": CARD, "at_us": at_us, "count": 5, "energy_j": 10**9 + watts()}
+    counters = dict.fromkeys(
+        ("throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"), 10**15 + index
+    )
+    state = {
+        "mem_temp_c": 80,
+        "margin_c": 20,
+        "mem_clock_mhz": 2619,
+        "vram_used_mib": 75_000,
+        "power_limit_w": 700,
+        "event_reasons": 4,
+    }
+    return {
+        **spread,
+        **counters,
+        **state,
+        "gpu_uuid": CARD,
+        "at_us": at_us,
+        "count": 5,
+        "energy_j": 10**9 + watts(),
+    }
 
 
 def parents(engine: Engine) -> None:
     """What samples and readings point at."""
     now = 1_796_000_000_000_000
     with engine.begin() as connection:
-        rows = [{"name": f"target-{i}", "url": f"http://gpu-{i}:8000", "first_seen_us": now} for i in range(8)]
+        rows = [
+            {"name": f"target-{i}", "url": f"http://gpu-{i}:8000", "first_seen_us": now}
+            for i in range(8)
+        ]
         connection.execute(insert(t.target), rows)
         connection.execute(insert(t.probe).values(name="chat"))
-        revision = {"probe_id": 1, "digest": "0" * 64, "class": "chat", "parameter_set": "chat", "definition": {}, "first_seen_us": now}
+        revision = {
+            "probe_id": 1,
+            "digest": "0" * 64,
+            "class": "chat",
+            "parameter_set": "chat",
+            "definition": {},
+            "first_seen_us": now,
+        }
         connection.execute(insert(t.probe_revision).values(**revision))
-        connection.execute(insert(t.process_start).values(target_id=1, seen_at_us=now, source="metrics"))
-        mark = {"target_id": 1, "digest": "0" * 64, "fields": {}, "first_seen_us": now, "last_seen_us": now}
+        connection.execute(
+            insert(t.process_start).values(target_id=1, seen_at_us=now, source="metrics")
+        )
+        mark = {
+            "target_id": 1,
+            "digest": "0" * 64,
+            "fields": {},
+            "first_seen_us": now,
+            "last_seen_us": now,
+        }
         connection.execute(insert(t.fingerprint).values(**mark))
-        connection.execute(insert(t.output).values(sha256="0" * 64, text="The capital of France is Paris."))
+        connection.execute(
+            insert(t.output).values(sha256="0" * 64, text="The capital of France is Paris.")
+        )
 
 
-def fill(engine: Engine, table: Table, row: Callable[[int, int], dict[str, Any]], count: int, step_us: int) -> None:
+def fill(
+    engine: Engine,
+    table: Table,
+    row: Callable[[int, int], dict[str, Any]],
+    count: int,
+    step_us: int,
+) -> None:
     """Insert `count` rows, `step_us` apart, the newest a moment ago."""
     first_us = time.time_ns() // 1000 - count * step_us
     batch = 20_000
@@ -241,13 +377,24 @@ def fill(engine: Engine, table: Table, row: Callable[[int, int], dict[str, Any]]
 
 
 def multiply(engine: Engine, table: Table, copies: int, span_us: int) -> None:
-    """Write all rows again, `copies` times, each time `span_us` later: much quicker than to make each anew."""
+    """Write all rows again, `copies` times, each time `span_us` later: much quicker than to make
+    each anew.
+    """
     names = [c.name for c in table.columns if c.name != "id"]
     with engine.begin() as connection:
         last = connection.execute(select(table.c.id).order_by(table.c.id.desc()).limit(1)).scalar()
         for copy in range(1, copies + 1):
-            later = [table.c[name] + literal(copy * span_us) if name == "started_at_us" else table.c[name] for name in names]
-            connection.execute(insert(table).from_select(names, select(*later).where(table.c.id <= last).order_by(table.c.id)))
+            later = [
+                table.c[name] + literal(copy * span_us)
+                if name == "started_at_us"
+                else table.c[name]
+                for name in names
+            ]
+            connection.execute(
+                insert(table).from_select(
+                    names, select(*later).where(table.c.id <= last).order_by(table.c.id)
+                )
+            )
 
 
 def size(database: Path) -> int:
@@ -270,32 +417,57 @@ def disk(samples: int) -> list[Row]:
         step_us = 10_000_000
         fill(engine, t.sample, sample_row, samples, step_us)
         sizes.append(size(database))
-        fill(engine, t.server_reading, server_row, round(samples * SERVER_READINGS), round(step_us / SERVER_READINGS))
+        fill(
+            engine,
+            t.server_reading,
+            server_row,
+            round(samples * SERVER_READINGS),
+            round(step_us / SERVER_READINGS),
+        )
         sizes.append(size(database))
-        fill(engine, t.gpu_reading, card_row, round(samples * CARD_READINGS), round(step_us / CARD_READINGS))
+        fill(
+            engine,
+            t.gpu_reading,
+            card_row,
+            round(samples * CARD_READINGS),
+            round(step_us / CARD_READINGS),
+        )
         sizes.append(size(database))
         engine.dispose()
     row, server, card = ((after - before) / samples for before, after in pairwise(sizes))
     return [
-        at_most("database a sample all told (6 probes a minute, one card)", row + server + card, SAMPLE_BYTES, " bytes", 0),
-        Row("of it the sample itself, every column filled, and its two indexes", f"{row:.0f} bytes"),
+        at_most(
+            "database a sample all told (6 probes a minute, one card)",
+            row + server + card,
+            SAMPLE_BYTES,
+            " bytes",
+            0,
+        ),
+        Row(
+            "of it the sample itself, every column filled, and its two indexes", f"{row:.0f} bytes"
+        ),
         Row("of it its share of the server's readings (every 15 s)", f"{server:.0f} bytes"),
         Row("of it its share of the card's readings (every 5 s)", f"{card:.0f} bytes"),
     ]
 
 
-# -- commands ---------------------------------------------------------------------------------------------------------
+# -- commands
+# ---------------------------------------------------------------------------------------------------------
 
 
 def medians(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, float]:
-    """Seconds that each command takes: all of them in turn, again and again, so that a busy moment meets each alike."""
+    """Seconds that each command takes: all of them in turn, again and again, so that a busy moment
+    meets each alike.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeats + 1):
         for name, command in commands.items():
             began_s = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             seconds[name].append(time.perf_counter() - began_s)
-    return {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first fills the caches
+    return {
+        name: statistics.median(times[1:]) for name, times in seconds.items()
+    }  # the first fills the caches
 
 
 def commands(rows: int, repeats: int) -> list[Row]:
@@ -307,7 +479,13 @@ def commands(rows: int, repeats: int) -> list[Row]:
         began_s = time.perf_counter()
         made = min(rows, 20_000)
         first_ago_us = (rows - made) * 1_000_000
-        fill(engine, t.sample, lambda index, at_us: sample_row(index, at_us - first_ago_us), made, 1_000_000)
+        fill(
+            engine,
+            t.sample,
+            lambda index, at_us: sample_row(index, at_us - first_ago_us),
+            made,
+            1_000_000,
+        )
         multiply(engine, t.sample, rows // made - 1, made * 1_000_000)
         engine.dispose()
         print(f"cost: {rows} samples written in {time.perf_counter() - began_s:.0f} s", flush=True)
@@ -329,7 +507,10 @@ def commands(rows: int, repeats: int) -> list[Row]:
             " times",
         ),
         at_most(
-            f"`vllm-canary --help` ({took['help'] * 1e3:.0f} ms), to `python -c pass` ({took['pass'] * 1e3:.0f} ms)",
+            (
+                f"`vllm-canary --help` ({took['help'] * 1e3:.0f} ms), to `python -c pass` "
+                f"({took['pass'] * 1e3:.0f} ms)"
+            ),
             took["help"] / took["pass"],
             HELP_RATIO,
             " times",
@@ -358,8 +539,10 @@ def section(quick: bool, parts: Sequence[str] = tuple(PARTS)) -> Section:
         rows += found
     rows.append(Row("load of the machine in this part", f"{min(loads):.1f} to {max(loads):.1f}"))
     text = (
-        "The daemon as a user starts it, against stand-ins (`tests/standin.py`) whose metrics pages are as large as a real one; a machine "
-        "without a card, so NVML is asked once a minute whether there is one. Times of commands are medians of runs taken in turn."
+        "The daemon as a user starts it, against stand-ins (`tests/standin.py`) whose metrics "
+        "pages are as large as a real one; a machine "
+        "without a card, so NVML is asked once a minute whether there is one. Times of "
+        "commands are medians of runs taken in turn."
     )
     return figures("Cost", text, rows)
 

@@ -1,12 +1,15 @@
-"""How often does drift detection cry wolf, and how long does it take? The product beside other detectors on the same series.
+"""How often does drift detection cry wolf, and how long does it take? The product beside other
+detectors on the same series.
 
     .venv/bin/python benchmarks/detection.py [--seeds 60] [--jobs 2] [--data FOLDER] [--write]
 
-Simulated target-months, busy and idle (driftseries.py tells the assumptions), the product on every canary (detection_ours.py), the others
-on the same series raw and with the product's load curve taken out (detection_peers.py); then service levels from few canaries
-(detection_levels.py) and real series (detection_series.py; those that may not be passed on are read from --data). About twenty minutes on
-two idle cores. What was measured already is not measured again: results lie in the user's cache under a key made of the sources, so it can
-be stopped and started. It makes its own environments there: numpy, river and ruptures in one, Apache Otava in another, for they ask for
+Simulated target-months, busy and idle (driftseries.py tells the assumptions), the product on every
+canary (detection_ours.py), the others on the same series raw and with the product's load curve
+taken out (detection_peers.py); then service levels from few canaries (detection_levels.py) and real
+series (detection_series.py; those that may not be passed on are read from --data). About twenty
+minutes on two idle cores. What was measured already is not measured again: results lie in the
+user's cache under a key made of the sources, so it can be stopped and started. It makes its own
+environments there: numpy, river and ruptures in one, Apache Otava in another, for they ask for
 different versions of numpy. --write puts the tables into docs/detection.md between their marks.
 """
 
@@ -42,7 +45,18 @@ def environment(name: str) -> Path:
     mark = home / (".installed-" + hashlib.sha256(" ".join(PEERS[name]).encode()).hexdigest()[:12])
     if not mark.exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PEERS[name]], check=True)
+        subprocess.run(
+            [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                *PEERS[name],
+            ],
+            check=True,
+        )
         mark.touch()
     return python
 
@@ -50,7 +64,19 @@ def environment(name: str) -> Path:
 def key() -> str:
     """Of all sources that the results depend on."""
     digest = hashlib.sha256()
-    names = ("blocks", "load", "curve", "curvefit", "cusum", "wander", "offsets", "dating", "effects", "track", "speed")
+    names = (
+        "blocks",
+        "load",
+        "curve",
+        "curvefit",
+        "cusum",
+        "wander",
+        "offsets",
+        "dating",
+        "effects",
+        "track",
+        "speed",
+    )
     sources = [ROOT / "monitor/judge/drift" / f"{name}.py" for name in names]
     for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours"))]:
         digest.update(path.read_bytes())
@@ -59,16 +85,31 @@ def key() -> str:
 
 def main() -> int:
     """Run in the environment that has numpy; begin again there when this one has not."""
-    parser = argparse.ArgumentParser(description="false alarms and delays of drift detection, beside other detectors")
+    parser = argparse.ArgumentParser(
+        description="false alarms and delays of drift detection, beside other detectors"
+    )
     parser.add_argument("--seeds", type=int, default=60, help="target-months of each kind")
-    parser.add_argument("--extra-seeds", type=int, default=20, help="of the rows with three probes and with the raised cadence")
+    parser.add_argument(
+        "--extra-seeds",
+        type=int,
+        default=20,
+        help="of the rows with three probes and with the raised cadence",
+    )
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--data", type=Path, help="folder with nab/, tcpd/ and vmnoise/ (benchmarks/data/PROVENANCE.md tells where from)")
-    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder with nab/, tcpd/ and vmnoise/ (benchmarks/data/PROVENANCE.md tells where from)",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}"
+    )
     o = parser.parse_args()
     if find_spec("river") is None:
         python = str(environment("river"))
-        os.execve(python, [python, __file__, *sys.argv[1:]], {**os.environ, "PYTHONPATH": str(ROOT)})
+        os.execve(
+            python, [python, __file__, *sys.argv[1:]], {**os.environ, "PYTHONPATH": str(ROOT)}
+        )
     text = report(o)
     print(text)
     if o.write:
@@ -83,9 +124,17 @@ def report(o: argparse.Namespace) -> str:
 
     work = CACHE / "detection" / key()
     tasks = [(kind, seed, Way()) for kind in ("busy", "idle") for seed in range(o.seeds)]
-    tasks += [(kind, seed, way) for kind in ("busy", "idle") for way in (Way(3), Way(1, True)) for seed in range(o.extra_seeds)]
+    tasks += [
+        (kind, seed, way)
+        for kind in ("busy", "idle")
+        for way in (Way(3), Way(1, True))
+        for seed in range(o.extra_seeds)
+    ]
     with ProcessPoolExecutor(o.jobs) as pool:
-        started = [pool.submit(run, kind, seed, way, work / name(way) / f"{kind}-{seed}") for kind, seed, way in tasks]
+        started = [
+            pool.submit(run, kind, seed, way, work / name(way) / f"{kind}-{seed}")
+            for kind, seed, way in tasks
+        ]
         for i, future in enumerate(started):
             future.result()
             print(f"\r{i + 1} of {len(started)} targets", end="", file=sys.stderr, flush=True)
@@ -93,8 +142,16 @@ def report(o: argparse.Namespace) -> str:
     folders = [work / name(Way()) / f"{kind}-{seed}" for kind, seed, way in tasks if way == Way()]
     for which in PEERS:
         run_peers(which, folders, o.jobs)
-    heading = f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC at commit {commit()} by `benchmarks/detection.py`; {machine()}."
-    parts = [heading, months_section(work, folders, [w for w in (Way(3), Way(1, True)) if o.extra_seeds], o.extra_seeds, KEPT)]
+    heading = (
+        f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC at commit {commit()} by "
+        f"`benchmarks/detection.py`; {machine()}."
+    )
+    parts = [
+        heading,
+        months_section(
+            work, folders, [w for w in (Way(3), Way(1, True)) if o.extra_seeds], o.extra_seeds, KEPT
+        ),
+    ]
     parts += [ttft_section(o.jobs, o.extra_seeds), levels_section(o.jobs), series_section(o.data)]
     return "\n\n".join(parts)
 
@@ -110,14 +167,31 @@ def run_peers(which: str, folders: list[Path], jobs: int) -> None:
 
     missing = [str(folder) for folder in folders if not result_path(which, KEPT, folder).exists()]
     if missing:
-        command = [str(environment(which)), str(HERE / "detection_peers.py"), "--which", which, "--out", str(KEPT), "--jobs", str(jobs)]
+        command = [
+            str(environment(which)),
+            str(HERE / "detection_peers.py"),
+            "--which",
+            which,
+            "--out",
+            str(KEPT),
+            "--jobs",
+            str(jobs),
+        ]
         command += missing
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             for i, _ in enumerate(process.stdout or ()):
-                print(f"\r{which}: {i + 1} of {len(missing)} targets", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\r{which}: {i + 1} of {len(missing)} targets",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
         print(file=sys.stderr)
         if process.returncode:
-            raise SystemExit(f"{which} ended with {process.returncode}; what it has measured is kept, start again")
+            raise SystemExit(
+                f"{which} ended with {process.returncode}; what it has measured is kept, "
+                "start again"
+            )
 
 
 def put(text: str) -> None:
@@ -127,7 +201,9 @@ def put(text: str) -> None:
     tail = found.partition(END)[2]
     section = f"{BEGIN}\n## Speed and levels: false alarms and delays\n\n{text.rstrip()}\n{END}"
     rest = tail.lstrip()
-    PAGE.write_text(f"{head.rstrip()}\n\n{section}\n" + (f"\n{rest}" if rest else ""), encoding="utf-8")
+    PAGE.write_text(
+        f"{head.rstrip()}\n\n{section}\n" + (f"\n{rest}" if rest else ""), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Service levels from few canaries: the product's test beside rules that people write, on canaries that wait too long by chance.
+"""Service levels from few canaries: the product's test beside rules that people write, on canaries
+that wait too long by chance.
 
-One canary a minute, each over its level with a fixed chance, independently. Delay: canaries from the moment the chance rises until the
-rule says so, after two hundred healthy ones (3 % over). False alarms: in so many healthy months, at 3 % over and at the boundary of 5 %.
+One canary a minute, each over its level with a fixed chance, independently. Delay: canaries from
+the moment the chance rises until the rule says so, after two hundred healthy ones (3 % over). False
+alarms: in so many healthy months, at 3 % over and at the boundary of 5 %.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def product() -> Callable[[bool], bool]:
     def judge(over: bool) -> bool:
         nonlocal minute
         minute += 1
-        channel.canary((BAD if over else GOOD)._replace(at_us=minute * MINUTE_US, known_us=minute * MINUTE_US), SETTINGS)
+        channel.canary(
+            (BAD if over else GOOD)._replace(at_us=minute * MINUTE_US, known_us=minute * MINUTE_US),
+            SETTINGS,
+        )
         return channel.classes["chat"].open is not None
 
     return judge
@@ -66,7 +71,9 @@ RULES: dict[str, Rule] = {
 
 def false_alarms(name: str, rate: float, seed: int) -> int:
     """Alarms in some healthy months; after one the judge begins anew."""
-    draws = (np.random.default_rng([seed, round(rate * 1000)]).random(MONTHS_A_TASK * 30 * DAY) < rate).tolist()
+    draws = (
+        np.random.default_rng([seed, round(rate * 1000)]).random(MONTHS_A_TASK * 30 * DAY) < rate
+    ).tolist()
     judge, found = RULES[name](), 0
     for over in draws:
         if judge(over):
@@ -81,7 +88,9 @@ def delay(name: str, rate: float, seed: int) -> int:
     for over in (rng.random(200) < HEALTHY).tolist():
         if judge(over):
             judge = RULES[name]()
-    return next((i + 1 for i, over in enumerate((rng.random(MOST) < rate).tolist()) if judge(over)), MOST)
+    return next(
+        (i + 1 for i, over in enumerate((rng.random(MOST) < rate).tolist()) if judge(over)), MOST
+    )
 
 
 def rows(jobs: int) -> list[tuple[str, ...]]:
@@ -90,7 +99,10 @@ def rows(jobs: int) -> list[tuple[str, ...]]:
     seeds = range(MONTHS // MONTHS_A_TASK)
     with ProcessPoolExecutor(jobs) as pool:
         for name in RULES:
-            alarms = [sum(pool.map(partial(false_alarms, name, rate), seeds)) / MONTHS for rate in (HEALTHY, 0.05)]
+            alarms = [
+                sum(pool.map(partial(false_alarms, name, rate), seeds)) / MONTHS
+                for rate in (HEALTHY, 0.05)
+            ]
             delays = [sorted(pool.map(partial(delay, name, rate), range(TRIALS))) for rate in RATES]
             told = [f"{median(d):.0f} ({d[len(d) * 9 // 10]})" for d in delays]
             found.append((name, f"{alarms[0]:.2f} / {alarms[1]:.2f}", *told))

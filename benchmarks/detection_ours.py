@@ -1,8 +1,10 @@
-"""The product on simulated months: false alarms, delays, and the series that other detectors are measured on (detection_peers.py).
+"""The product on simulated months: false alarms, delays, and the series that other detectors are
+measured on (detection_peers.py).
 
-Every canary goes through the product's own SpeedChannel, as the daemon feeds it; the clock advances with each. After seven days of
-learning come thirty healthy days; an effect that is raised is counted, closed by hand, and detection starts again. At each onset the
-state of that moment is copied, a drop is put on what follows, and the minutes until the effect stands are counted.
+Every canary goes through the product's own SpeedChannel, as the daemon feeds it; the clock advances
+with each. After seven days of learning come thirty healthy days; an effect that is raised is
+counted, closed by hand, and detection starts again. At each onset the state of that moment is
+copied, a drop is put on what follows, and the minutes until the effect stands are counted.
 """
 
 from __future__ import annotations
@@ -52,22 +54,38 @@ class Way:
         return self.probes * (4 if self.boost else 1)
 
 
-def points(data: Series, way: Way, minutes: range, added: Floats | None = None) -> Iterator[tuple[CanaryPoint, bool]]:
+def points(
+    data: Series, way: Way, minutes: range, added: Floats | None = None
+) -> Iterator[tuple[CanaryPoint, bool]]:
     """The canaries of these minutes, and whether each is sent only under suspicion."""
     n = way.per_minute
     logs = data.log_rate[minutes.start * n : minutes.stop * n]
     if added is not None:
         logs = logs + np.repeat(added, n)
-    rates, running = np.exp(logs).tolist(), data.running[minutes.start * n : minutes.stop * n].tolist()
+    rates, running = (
+        np.exp(logs).tolist(),
+        data.running[minutes.start * n : minutes.stop * n].tolist(),
+    )
     for i, (rate, r) in enumerate(zip(rates, running, strict=True)):
         minute, part = divmod(i, n)
         at = (minutes.start + minute) * MINUTE_US + part * (MINUTE_US // n)
         probe = f"p{part % way.probes}"
-        point = CanaryPoint(at, at + ANSWER_US, probe, "batch", decode_tok_s=rate, completion_tokens=128.0, running=r, fingerprint="a")
+        point = CanaryPoint(
+            at,
+            at + ANSWER_US,
+            probe,
+            "batch",
+            decode_tok_s=rate,
+            completion_tokens=128.0,
+            running=r,
+            fingerprint="a",
+        )
         yield point, part >= way.probes
 
 
-def feed(channel: SpeedChannel, data: Series, way: Way, minutes: range, added: Floats | None = None) -> Iterator[int]:
+def feed(
+    channel: SpeedChannel, data: Series, way: Way, minutes: range, added: Floats | None = None
+) -> Iterator[int]:
     """Feed these minutes; each minute in which an effect stands is handed out."""
     boosted = False
     for point, extra in points(data, way, minutes, added):
@@ -101,16 +119,25 @@ def onsets(seed: int) -> list[int]:
 
 
 def residual(channel: SpeedChannel, data: Series) -> Floats:
-    """What the load curve that was learnt in seven days leaves of each canary; NaN where the load is not known."""
+    """What the load curve that was learnt in seven days leaves of each canary; NaN where the load
+    is not known.
+    """
     curve = channel.references[-1].decode.curve
     assert curve is not None
-    levels = {r: curve.expected(0, Load(float(np.log1p(r)), None)) for r in np.unique(data.running).tolist()}
-    expected = np.array([np.nan if (e := levels[r]) is None else e.value for r in data.running.tolist()])
+    levels = {
+        r: curve.expected(0, Load(float(np.log1p(r)), None))
+        for r in np.unique(data.running).tolist()
+    }
+    expected = np.array(
+        [np.nan if (e := levels[r]) is None else e.value for r in data.running.tolist()]
+    )
     return np.asarray(data.log_rate - expected)
 
 
 def run(kind: str, seed: int, way: Way, folder: Path) -> str:
-    """One target, unless it was done before. With one canary a minute the series are kept for the others."""
+    """One target, unless it was done before. With one canary a minute the series are kept for the
+    others.
+    """
     out = folder / "ours.json"
     if out.exists():
         return str(folder)
@@ -119,14 +146,25 @@ def run(kind: str, seed: int, way: Way, folder: Path) -> str:
     channel, result, begun = SpeedChannel(), Result(), LEARN
     list(feed(channel, data, way, range(LEARN)))
     if way == Way():
-        kept = {"raw": data.log_rate, "residual": residual(channel, data), "onsets": np.array(onsets(seed))}
-        np.savez_compressed(folder / "series.npz", **{name: v if v.dtype.kind == "i" else v.astype(np.float32) for name, v in kept.items()})
+        kept = {
+            "raw": data.log_rate,
+            "residual": residual(channel, data),
+            "onsets": np.array(onsets(seed)),
+        }
+        np.savez_compressed(
+            folder / "series.npz",
+            **{
+                name: v if v.dtype.kind == "i" else v.astype(np.float32) for name, v in kept.items()
+            },
+        )
     for onset in onsets(seed):
         healthy(channel, data, way, range(begun, onset), result)
         begun, saved = onset, pickle.dumps(channel)
         for name, (share, ramp_min) in SCENARIOS.items():
             copy: SpeedChannel = pickle.loads(saved)  # our own bytes of a moment ago
-            raised = next(feed(copy, data, way, range(onset, onset + DAY), drop(DAY, share, ramp_min)), None)
+            raised = next(
+                feed(copy, data, way, range(onset, onset + DAY), drop(DAY, share, ramp_min)), None
+            )
             result.delays.setdefault(name, []).append(None if raised is None else raised - onset)
     healthy(channel, data, way, range(begun, LEARN + MONTH), result)
     track = channel.references[-1].decode

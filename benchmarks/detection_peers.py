@@ -1,14 +1,18 @@
-"""Other detectors on the series that detection.py has prepared; run by it, in an environment of their own.
+"""Other detectors on the series that detection.py has prepared; run by it, in an environment of
+their own.
 
     python benchmarks/detection_peers.py --which river|otava --out FOLDER FOLDER [FOLDER …]
 
-Each FOLDER holds one simulated target (series.npz): canaries a minute, raw and with the product's own load curve taken out ("residual":
-learnt in the first seven days, then left alone; NaN where the load was not known), and the minutes at which drops are put in. Written
-into --out, under a name made of the series and of this program: for each detector the alarms of the healthy month and the delays of every
-drop. A change of the product that leaves the series alone leaves these results alone.
+Each FOLDER holds one simulated target (series.npz): canaries a minute, raw and with the product's
+own load curve taken out ("residual": learnt in the first seven days, then left alone; NaN where the
+load was not known), and the minutes at which drops are put in. Written into --out, under a name
+made of the series and of this program: for each detector the alarms of the healthy month and the
+delays of every drop. A change of the product that leaves the series alone leaves these results
+alone.
 
-Every detector sees what it would see in use: blocks of five minutes (median of at least three canaries; Otava: of fifteen minutes), its
-scale from the seven days of learning, and starts again after an alarm. Rising values are no alarm where a detector can tell.
+Every detector sees what it would see in use: blocks of five minutes (median of at least three
+canaries; Otava: of fifteen minutes), its scale from the seven days of learning, and starts again
+after an alarm. Rising values are no alarm where a detector can tell.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ class Scale:
     learnt: Floats  # blocks of the seven days
 
 
-Detector = Callable[[Floats, Scale], Iterable[int]]  # values, one a block -> indexes at which it raises an alarm
+Detector = Callable[
+    [Floats, Scale], Iterable[int]
+]  # values, one a block -> indexes at which it raises an alarm
 
 
 def fixed(values: Floats, scale: Scale) -> Iterator[int]:
@@ -59,8 +65,12 @@ def fixed(values: Floats, scale: Scale) -> Iterator[int]:
             run = 0
 
 
-def streaming(make: Callable[[], Any], standard: bool, values: Floats, scale: Scale) -> Iterator[int]:
-    """A detector of river, fed value by value; anew after an alarm. `standard`: in standard deviations of the healthy past."""
+def streaming(
+    make: Callable[[], Any], standard: bool, values: Floats, scale: Scale
+) -> Iterator[int]:
+    """A detector of river, fed value by value; anew after an alarm. `standard`: in standard
+    deviations of the healthy past.
+    """
     detector = make()
     data = (values - scale.median) / scale.sd if standard else np.exp(values - scale.median)
     for i, value in enumerate(data.tolist()):
@@ -72,7 +82,10 @@ def streaming(make: Callable[[], Any], standard: bool, values: Floats, scale: Sc
 
 
 def ewma(weight: float, limit: float, values: Floats, scale: Scale) -> Iterator[int]:
-    """Exponentially weighted mean below `limit` of its own standard deviations in the healthy past; values drawn in to 4 SD + 10 %."""
+    """Exponentially weighted mean below `limit` of its own standard deviations in the healthy past;
+    values drawn in to 4 SD + 10 %.
+    """
+
     def smoothed(data: Floats) -> Floats:
         out, mean = np.empty(len(data)), 0.0
         bound = 4 * scale.sd + 0.1
@@ -81,6 +94,7 @@ def ewma(weight: float, limit: float, values: Floats, scale: Scale) -> Iterator[
                 mean += weight * (max(-bound, min(bound, value)) - mean)
             out[i] = mean
         return out
+
     sd = float(np.std(smoothed(scale.learnt)[50:]))
     rest = values
     begun = 0
@@ -101,7 +115,11 @@ def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
     data = np.where(np.isfinite(values), (values - scale.median) / scale.sd, 0.0)
     for end in range(KERNEL_WINDOW, len(data) + 1, KERNEL_EVERY):
         window = data[end - KERNEL_WINDOW : end]
-        found = ruptures.KernelCPD(kernel="linear", min_size=6).fit(window.reshape(-1, 1)).predict(pen=penalty)
+        found = (
+            ruptures.KernelCPD(kernel="linear", min_size=6)
+            .fit(window.reshape(-1, 1))
+            .predict(pen=penalty)
+        )
         cuts = [0, *found]
         if len(cuts) > 2:
             at = end - KERNEL_WINDOW + cuts[-2]
@@ -112,14 +130,18 @@ def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
 
 
 def otava(max_pvalue: float, min_magnitude: float, values: Floats, scale: Scale) -> Iterator[int]:
-    """Apache Otava over the last 18 hours, with every new point: a new change to lower values is an alarm. (It fails on arrays.)"""
+    """Apache Otava over the last 18 hours, with every new point: a new change to lower values is an
+    alarm. (It fails on arrays.)
+    """
     from otava.analysis import compute_change_points  # noqa: PLC0415 - the other environment has none
 
     told = -1
     data = np.exp(np.where(np.isfinite(values), values, scale.median) - scale.median)
     for end in range(OTAVA_WINDOW, len(data) + 1):
         window = [float(v) for v in data[end - OTAVA_WINDOW : end]]
-        points, _ = compute_change_points(window, max_pvalue=max_pvalue, min_magnitude=min_magnitude)
+        points, _ = compute_change_points(
+            window, max_pvalue=max_pvalue, min_magnitude=min_magnitude
+        )
         for point in points:
             at = end - OTAVA_WINDOW + int(point.index)
             if at > told + 2 and point.stats.mean_2 < point.stats.mean_1:
@@ -135,7 +157,9 @@ def river_detectors() -> dict[str, tuple[str, int, Detector]]:
         return drift.PageHinkley()
 
     def tuned_hinkley() -> Any:
-        return drift.PageHinkley(min_instances=1, delta=PH_DELTA, threshold=PH_THRESHOLD, alpha=1.0, mode="down")
+        return drift.PageHinkley(
+            min_instances=1, delta=PH_DELTA, threshold=PH_THRESHOLD, alpha=1.0, mode="down"
+        )
 
     def adwin() -> Any:
         return drift.ADWIN()
@@ -143,7 +167,9 @@ def river_detectors() -> dict[str, tuple[str, int, Detector]]:
     def tuned_adwin() -> Any:
         return drift.ADWIN(delta=1e-12, clock=1)
 
-    found: dict[str, tuple[str, int, Detector]] = {'fixed "3 samples < 95 % of the median"': ("raw", 1, fixed)}
+    found: dict[str, tuple[str, int, Detector]] = {
+        'fixed "3 samples < 95 % of the median"': ("raw", 1, fixed)
+    }
     for name, make, standard in (
         ("river PageHinkley, default", hinkley, True),
         ("river PageHinkley, tuned", tuned_hinkley, True),
@@ -154,10 +180,18 @@ def river_detectors() -> dict[str, tuple[str, int, Detector]]:
             found[f"{name}, {series}"] = (series, BLOCK, partial(streaming, make, standard))
     for penalty in (25, 80):
         for series in ("raw", "residual"):
-            found[f"ruptures KernelCPD, penalty {penalty}, {series}"] = (series, BLOCK, partial(kernel, penalty))
+            found[f"ruptures KernelCPD, penalty {penalty}, {series}"] = (
+                series,
+                BLOCK,
+                partial(kernel, penalty),
+            )
     for weight, limit in ((0.1, 4.0), (0.2, 5.0)):
         for series in ("raw", "residual"):
-            found[f"EWMA {weight:g}, L = {limit:g}, {series}"] = (series, BLOCK, partial(ewma, weight, limit))
+            found[f"EWMA {weight:g}, L = {limit:g}, {series}"] = (
+                series,
+                BLOCK,
+                partial(ewma, weight, limit),
+            )
     return found
 
 
@@ -168,11 +202,18 @@ def otava_detectors() -> dict[str, tuple[str, int, Detector]]:
     """Likewise."""
     return {
         "Otava, default, residual": ("residual", OTAVA_BLOCK, partial(otava, 0.001, 0.0)),
-        "Otava, tuned (p 1e-6, 2 %), residual": ("residual", OTAVA_BLOCK, partial(otava, 1e-6, 0.02)),
+        "Otava, tuned (p 1e-6, 2 %), residual": (
+            "residual",
+            OTAVA_BLOCK,
+            partial(otava, 1e-6, 0.02),
+        ),
     }
 
 
-WHICH: dict[str, Callable[[], dict[str, tuple[str, int, Detector]]]] = {"river": river_detectors, "otava": otava_detectors}
+WHICH: dict[str, Callable[[], dict[str, tuple[str, int, Detector]]]] = {
+    "river": river_detectors,
+    "otava": otava_detectors,
+}
 
 
 def blocks(minutes: Floats, size: int) -> Floats:
@@ -188,7 +229,9 @@ def blocks(minutes: Floats, size: int) -> Floats:
 
 
 def measure(detector: Detector, minutes: Floats, size: int, onsets: list[int]) -> dict[str, Any]:
-    """Alarms in the healthy month, and the delay of each drop in minutes (None: not within a day)."""
+    """Alarms in the healthy month, and the delay of each drop in minutes (None: not within a
+    day).
+    """
     learnt = blocks(minutes[:LEARN], size)
     known = learnt[np.isfinite(learnt)]
     centre = float(np.median(known))
@@ -219,7 +262,10 @@ def one(which: str, kept: Path, folder: Path) -> str:
     if not out.exists():
         data = np.load(folder / "series.npz")
         onsets = [int(v) for v in data["onsets"]]
-        found = {name: measure(d, data[s].astype(float), size, onsets) for name, (s, size, d) in WHICH[which]().items()}
+        found = {
+            name: measure(d, data[s].astype(float), size, onsets)
+            for name, (s, size, d) in WHICH[which]().items()
+        }
         part = out.with_suffix(".part")
         part.write_text(json.dumps(found))
         part.rename(out)

@@ -1,11 +1,14 @@
-"""Real series with known changes, through the same judge as canaries are: each value is handed to the SpeedChannel as a decode rate.
+"""Real series with known changes, through the same judge as canaries are: each value is handed to
+the SpeedChannel as a decode rate.
 
-What is asked of each: TigerBeetle's benchmark history: both known steps dated within two points, none other above 5 %. Quality control 1
-to 3 (TCPD): a change within the annotators' marks, two points more on either side. NAB: every labelled window hit; what is raised outside
-is counted and shown. Azure's virtual machines: no pages in months of benchmark noise.
+What is asked of each: TigerBeetle's benchmark history: both known steps dated within two points,
+none other above 5 %. Quality control 1 to 3 (TCPD): a change within the annotators' marks, two
+points more on either side. NAB: every labelled window hit; what is raised outside is counted and
+shown. Azure's virtual machines: no pages in months of benchmark noise.
 
-A series is fed twice, as it is and inverted, for the channel looks for what gets worse. Where a level stays where it went, it is accepted
-after a while, as a person would (relearn); how long is said beside each. Only TigerBeetle's series may be passed on (benchmarks/data).
+A series is fed twice, as it is and inverted, for the channel looks for what gets worse. Where a
+level stays where it went, it is accepted after a while, as a person would (relearn); how long is
+said beside each. Only TigerBeetle's series may be passed on (benchmarks/data).
 """
 
 from __future__ import annotations
@@ -24,17 +27,24 @@ from monitor.judge.drift.values import SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, Severity
 
 HERE = Path(__file__).resolve().parent
-POINT = DriftSettings(block_s=60.0, grace_s=0.0, block_samples=1, learn_h=0.1, learn_blocks=12, support_samples=10)
+POINT = DriftSettings(
+    block_s=60.0, grace_s=0.0, block_samples=1, learn_h=0.1, learn_blocks=12, support_samples=10
+)
 STANDARDISED = replace(POINT, learn_blocks=50)  # as many as are standardised by
 QUARTERS = DriftSettings(block_s=900.0, grace_s=0.0)  # three values of five minutes
-SHIFTS = DriftSettings(block_s=6 * 3600.0, grace_s=0.0, learn_h=24.0, learn_blocks=60, remember_days=60.0)
+SHIFTS = DriftSettings(
+    block_s=6 * 3600.0, grace_s=0.0, learn_h=24.0, learn_blocks=60, remember_days=60.0
+)
 NEAR = 2  # points
-STANDARD = 0.03  # a standard deviation of a series without a unit stands for the smaller size that is looked for
+# a standard deviation of a series without a unit stands for the smaller size that is looked for
+STANDARD = 0.03
 
 
 @dataclass(slots=True)
 class Raised:
-    """An effect: when it was raised, when it is dated to, by how much, how grave, and until when it was open."""
+    """An effect: when it was raised, when it is dated to, by how much, how grave, and until when it
+    was open.
+    """
 
     at_us: int
     since_us: int
@@ -47,7 +57,9 @@ class Raised:
         return self.at_us <= end_us and self.until_us > begin_us
 
 
-def watch(times_us: Sequence[int], values: Sequence[float], settings: DriftSettings, accept_after_us: int) -> list[Raised]:
+def watch(
+    times_us: Sequence[int], values: Sequence[float], settings: DriftSettings, accept_after_us: int
+) -> list[Raised]:
     """Everything that is raised in either direction; a rise counts as positive."""
     found = []
     for sign in (1, -1):
@@ -74,8 +86,12 @@ def watch(times_us: Sequence[int], values: Sequence[float], settings: DriftSetti
     return sorted(found, key=lambda r: r.at_us)
 
 
-def numbered(values: Sequence[float], settings: DriftSettings = POINT, accept_after: int = 24) -> list[tuple[int, int, float]]:
-    """For a series without times: (point of the alarm, point it is dated to, change in per cent)."""
+def numbered(
+    values: Sequence[float], settings: DriftSettings = POINT, accept_after: int = 24
+) -> list[tuple[int, int, float]]:
+    """For a series without times: (point of the alarm, point it is dated to, change in per
+    cent).
+    """
     step = round(settings.block_s * SECOND_US)
     found = watch([i * step for i in range(len(values))], values, settings, accept_after * step)
     return [(r.at_us // step, r.since_us // step, r.change_pct) for r in found]
@@ -87,11 +103,20 @@ def tigerbeetle() -> tuple[str, ...]:
         values = [float(row["value"]) for row in csv.DictReader(file)]
     found = numbered(values)
     dated = [min((abs(since - step) for _, since, _ in found), default=99) for step in (15, 71)]
-    others = [f"{since} ({change:+.1f} %)" for _, since, change in found if all(abs(since - step) > NEAR for step in (15, 71))]
+    others = [
+        f"{since} ({change:+.1f} %)"
+        for _, since, change in found
+        if all(abs(since - step) > NEAR for step in (15, 71))
+    ]
     large = [o for o in others if abs(float(o.split("(")[1].split(" ")[0])) > 5]
     told = ", ".join(f"{since} ({change:+.1f} %, known at {at})" for at, since, change in found)
     met = max(dated) <= NEAR and not large
-    return ("TigerBeetle benchmark history (365 points)", "steps at 15 and 71 within 2 points, no other above 5 %", told, _yes(met))
+    return (
+        "TigerBeetle benchmark history (365 points)",
+        "steps at 15 and 71 within 2 points, no other above 5 %",
+        told,
+        _yes(met),
+    )
 
 
 def quality_control(folder: Path) -> list[tuple[str, ...]]:
@@ -99,13 +124,26 @@ def quality_control(folder: Path) -> list[tuple[str, ...]]:
     marks = json.loads((folder / "annotations_quality_control.json").read_text())
     rows = []
     for number in (1, 2, 3):
-        raw = json.loads((folder / f"quality_control_{number}.json").read_text())["series"][0]["raw"]
+        raw = json.loads((folder / f"quality_control_{number}.json").read_text())["series"][0][
+            "raw"
+        ]
         found = numbered(standardised(raw, 50), STANDARDISED)
-        wanted = [point for points in marks[f"quality_control_{number}"].values() for point in points]
-        inside = [since for _, since, _ in found if min(wanted) - NEAR <= since <= max(wanted) + NEAR]
+        wanted = [
+            point for points in marks[f"quality_control_{number}"].values() for point in points
+        ]
+        inside = [
+            since for _, since, _ in found if min(wanted) - NEAR <= since <= max(wanted) + NEAR
+        ]
         told = ", ".join(f"{since} (known at {at})" for at, since, _ in found) or "nothing"
         asked = f"a change at {min(wanted)} … {max(wanted)}, as the annotators have it"
-        rows.append((f"TCPD quality control {number} ({len(raw)} points)", asked, told, _yes(bool(inside) and len(found) == len(inside))))
+        rows.append(
+            (
+                f"TCPD quality control {number} ({len(raw)} points)",
+                asked,
+                told,
+                _yes(bool(inside) and len(found) == len(inside)),
+            )
+        )
     return rows
 
 
@@ -115,35 +153,73 @@ def nab(folder: Path) -> list[tuple[str, ...]]:
     rows = []
     for name in ("machine_temperature_system_failure", "ec2_request_latency_system_failure"):
         with (folder / f"{name}.csv").open(newline="") as file:
-            pairs = [(_us(row["timestamp"]), max(1e-6, float(row["value"]))) for row in csv.DictReader(file)]
-        found = watch([at for at, _ in pairs], standardised([v for _, v in pairs], len(pairs) * 15 // 100), QUARTERS, 86_400 * SECOND_US)
+            pairs = [
+                (_us(row["timestamp"]), max(1e-6, float(row["value"])))
+                for row in csv.DictReader(file)
+            ]
+        found = watch(
+            [at for at, _ in pairs],
+            standardised([v for _, v in pairs], len(pairs) * 15 // 100),
+            QUARTERS,
+            86_400 * SECOND_US,
+        )
         labelled = [(_us(a), _us(b)) for a, b in windows[f"realKnownCause/{name}.csv"]]
         hit = [any(r.open_in(a, b) for r in found) for a, b in labelled]
         before = [not any(a <= r.at_us <= b for r in found) for a, b in labelled]
         outside = [r for r in found if not any(r.open_in(a, b) for a, b in labelled)]
-        days, open_days = (pairs[-1][0] - pairs[0][0]) / 86_400e6, sum(r.until_us - r.at_us for r in found) / 86_400e6
+        days, open_days = (
+            (pairs[-1][0] - pairs[0][0]) / 86_400e6,
+            sum(r.until_us - r.at_us for r in found) / 86_400e6,
+        )
         earlier = sum(h and b for h, b in zip(hit, before, strict=True))
-        told = f"{sum(hit)} of {len(hit)} windows{f' ({earlier} by what was raised before and still open)' if earlier else ''}; "
-        told += f"{len(outside)} alarms outside in {days:.0f} days; open for {100 * open_days / days:.0f} % of the time"
-        rows.append((f"NAB {name.replace('_', ' ')}", "every labelled window hit; alarms outside are counted", told, _yes(all(hit))))
+        told = (
+            f"{sum(hit)} of {len(hit)} "
+            f"windows{f' ({earlier} by what was raised before and still open)' if earlier else ''}; "
+        )
+        told += (
+            f"{len(outside)} alarms outside in {days:.0f} days; open for "
+            f"{100 * open_days / days:.0f} % of the time"
+        )
+        rows.append(
+            (
+                f"NAB {name.replace('_', ' ')}",
+                "every labelled window hit; alarms outside are counted",
+                told,
+                _yes(all(hit)),
+            )
+        )
     return rows
 
 
 def vm_noise(folder: Path) -> tuple[str, ...]:
-    """Two machines, an hour or so between values; a level that stays is accepted after two weeks."""
+    """Two machines, an hour or so between values; a level that stays is accepted after two
+    weeks.
+    """
     machines: dict[str, list[tuple[int, float]]] = {}
     with (folder / "memcpy_1MB_long_eastus_D8s_v5.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            machines.setdefault(row["VM_id"], []).append((_us(row["starttime"]), float(row["value"])))
+            machines.setdefault(row["VM_id"], []).append(
+                (_us(row["starttime"]), float(row["value"]))
+            )
     pages, warnings, days = 0, 0, 0.0
     for pairs in machines.values():
         ordered = sorted(pairs)
-        found = watch([at for at, _ in ordered], [value for _, value in ordered], SHIFTS, 14 * 86_400 * SECOND_US)
+        found = watch(
+            [at for at, _ in ordered],
+            [value for _, value in ordered],
+            SHIFTS,
+            14 * 86_400 * SECOND_US,
+        )
         pages += sum(r.severity is Severity.PAGE for r in found)
         warnings += sum(r.severity is not Severity.PAGE for r in found)
         days += (ordered[-1][0] - ordered[0][0]) / 86_400e6
     told = f"{pages} pages, {warnings} warnings in {days:.0f} machine-days"
-    return (f"Azure VM noise, memcpy 1 MB ({len(machines)} machines)", "no pages", told, _yes(pages == 0))
+    return (
+        f"Azure VM noise, memcpy 1 MB ({len(machines)} machines)",
+        "no pages",
+        told,
+        _yes(pages == 0),
+    )
 
 
 def rows(data: Path | None) -> list[tuple[str, ...]]:
@@ -156,18 +232,26 @@ def rows(data: Path | None) -> list[tuple[str, ...]]:
     ]
     for name, read in readers:
         folder = None if data is None else data / name
-        found += read(folder) if folder is not None and folder.is_dir() else [(name, "", "not read: no --data", "")]
+        found += (
+            read(folder)
+            if folder is not None and folder.is_dir()
+            else [(name, "", "not read: no --data", "")]
+        )
     return found
 
 
 def standardised(values: Sequence[float], learn: int) -> list[float]:
-    """Values without a unit for relative changes: one standard deviation of the first values counts as 3 %."""
+    """Values without a unit for relative changes: one standard deviation of the first values counts
+    as 3 %.
+    """
     centre, spread = median(values[:learn]), stdev(values[:learn])
     return [math.exp(STANDARD * (v - centre) / spread) for v in values]
 
 
 def _us(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1e6)  # wall clock without a zone; only differences count
+    return round(
+        datetime.fromisoformat(text).timestamp() * 1e6
+    )  # wall clock without a zone; only differences count
 
 
 def _yes(met: bool) -> str:

@@ -1,7 +1,9 @@
-"""Time to first token: the product's coarser channel on simulated months, as detection_ours.py has it for the decode rate.
+"""Time to first token: the product's coarser channel on simulated months, as detection_ours.py has
+it for the decode rate.
 
-ln(wait) = ln(100 ms) + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 3 %) + noise of Student's t with 5 degrees (scale 10 %; over three
-runs of real servers the coefficient of variation has a 90th percentile of 20 %) + 0.4 % of canaries one and a half to three times as slow.
+ln(wait) = ln(100 ms) + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 3 %) + noise of Student's t
+with 5 degrees (scale 10 %; over three runs of real servers the coefficient of variation has a 90th
+percentile of 20 %) + 0.4 % of canaries one and a half to three times as slow.
 """
 
 from __future__ import annotations
@@ -28,14 +30,21 @@ def waits(seed: int) -> Floats:
     rng = np.random.default_rng([seed, 5])
     n = LEARN + MONTH + DAY
     outliers = np.where(rng.random(n) < 0.004, np.log(rng.uniform(1.5, 3.0, n)), 0.0)
-    return np.asarray(np.exp(np.log(100.0) + WANDER * ou(rng, n, 40.0) + NOISE * rng.standard_t(5, n) + outliers))
+    return np.asarray(
+        np.exp(np.log(100.0) + WANDER * ou(rng, n, 40.0) + NOISE * rng.standard_t(5, n) + outliers)
+    )
 
 
 def feed(channel: SpeedChannel, values: Floats, begin: int) -> Iterator[int]:
     """Each minute in which an effect stands."""
     for minute, wait_ms in enumerate(values.tolist(), begin):
         at = minute * MINUTE_US
-        channel.canary(CanaryPoint(at, at + ANSWER_US, "p", "chat", ttft_ms=wait_ms, running=0.0, fingerprint="a"), SETTINGS)
+        channel.canary(
+            CanaryPoint(
+                at, at + ANSWER_US, "p", "chat", ttft_ms=wait_ms, running=0.0, fingerprint="a"
+            ),
+            SETTINGS,
+        )
         if at + ANSWER_US >= channel.canaries.due_us:
             channel.advance(at + ANSWER_US, SETTINGS)
             if channel.references[-1].ttft.effect is not None:
@@ -64,4 +73,6 @@ def one(seed: int) -> tuple[int, dict[float, list[int | None]]]:
 def measured(pool: Pool, seeds: int) -> tuple[float, dict[float, list[int | None]]]:
     """False alarms in 30 days, and all delays by factor."""
     results = pool.map(partial(one), range(seeds))
-    return sum(r[0] for r in results) / seeds, {factor: [d for r in results for d in r[1][factor]] for factor in FACTORS}
+    return sum(r[0] for r in results) / seeds, {
+        factor: [d for r in results for d in r[1][factor]] for factor in FACTORS
+    }

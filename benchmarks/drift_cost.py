@@ -1,9 +1,10 @@
-"""What drift detection costs: a year of one target through `backtest`, and one step of the judge on a month of samples.
+"""What drift detection costs: a year of one target through `backtest`, and one step of the judge on
+a month of samples.
 
     .venv/bin/python benchmarks/drift_cost.py [--write]
 
-The year has a sample a minute of five probes with a card, half a million rows of 27 columns. `--write` puts the figures into
-docs/detection.md. About two minutes.
+The year has a sample a minute of five probes with a card, half a million rows of 27 columns.
+`--write` puts the figures into docs/detection.md. About two minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.values import DriftSettings
 from monitor.store.csvpoints import SampleCsv
 
-YEAR, MONTH, STEPS = 525_600, 43_200, 12_000  # samples; the steps hold a week, so that all that is learnt anew once a week is among them
+YEAR, MONTH, STEPS = (
+    525_600,
+    43_200,
+    12_000,
+)  # samples; the steps hold a week, so that all that is learnt anew once a week is among them
 BLOCK = 5  # samples
 BEGIN = datetime(2025, 11, 1, tzinfo=UTC)
 COLUMNS = (
@@ -58,16 +63,27 @@ def year(file: Path) -> float:
     """Seconds of `backtest` over a year."""
     file.write_text("\n".join(rows(YEAR)) + "\n", encoding="utf-8")
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "monitor.cli", "backtest", str(file), "--json"], check=True, capture_output=True, cwd=ROOT)
+    subprocess.run(
+        [sys.executable, "-m", "monitor.cli", "backtest", str(file), "--json"],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
     return time.monotonic() - began
 
 
 def steps(file: Path) -> tuple[list[float], list[float], float]:
-    """Milliseconds of processor time of each judging step after a month, of each writing down of the state, and its size in kB."""
+    """Milliseconds of processor time of each judging step after a month, of each writing down of
+    the state, and its size in kB.
+    """
     file.write_text("\n".join(rows(MONTH + STEPS)) + "\n", encoding="utf-8")
-    points = [point for chunk in SampleCsv(file).chunks() for found in chunk.values() for point in found]
+    points = [
+        point for chunk in SampleCsv(file).chunks() for found in chunk.values() for point in found
+    ]
     gc.collect()
-    gc.freeze()  # as the daemon does: the points that are read at once here would be looked through again and again
+    # as the daemon does: the points that are read at once here would be looked through again and
+    # again
+    gc.freeze()
     detector, settings, how = Detector(), DriftSettings(), codec(Detector)
     judged: list[float] = []
     written: list[float] = []
@@ -88,7 +104,9 @@ def steps(file: Path) -> tuple[list[float], list[float], float]:
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="what drift detection costs")
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/detection.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the figures into docs/detection.md"
+    )
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "year.csv"
@@ -101,11 +119,16 @@ def main() -> int:
         "",
         "| | measured | limit | met |",
         "|---|---|---|---|",
-        f"| `backtest` of a year, {YEAR:,} samples | {took_s:.0f} s, {1e6 * took_s / YEAR:.0f} µs a sample | 20 s "
+        f"| `backtest` of a year, {YEAR:,} samples | {took_s:.0f} s, {1e6 * took_s / YEAR:.0f} "
+        "µs a sample | 20 s "
         f"| {_met(took_s <= 20)} |",
-        f"| one step of the judge on 30 days | median {percentile(judged, 0.5):.2f} ms, p99.9 {percentile(judged, 0.999):.2f} ms, most "
+        f"| one step of the judge on 30 days | median {percentile(judged, 0.5):.2f} ms, p99.9 "
+        f"{percentile(judged, 0.999):.2f} ms, most "
         f"{max(judged):.1f} ms | 5 ms | {_met(max(judged) <= 5)} |",
-        f"| keeping the state, each block | median {percentile(written, 0.5):.1f} ms, most {max(written):.1f} ms, {size_kb:.0f} kB | | |",
+        (
+            f"| keeping the state, each block | median {percentile(written, 0.5):.1f} ms, most "
+            f"{max(written):.1f} ms, {size_kb:.0f} kB | | |"
+        ),
     ]
     print("\n".join(lines))
     if o.write:

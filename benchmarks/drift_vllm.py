@@ -1,12 +1,17 @@
-"""Is the cause named right on a real vLLM? Part of `make proof`; writes its table into docs/proof.md.
+"""Is the cause named right on a real vLLM? Part of `make proof`; writes its table into
+docs/proof.md.
 
-One server on CPU with a tiny model, watched by the daemon with a shortened memory (blocks of 10 s, learning 4 minutes), and a card made of
-the C stub of NVML under the real binding. What is done to them, one after the other, and what must be found:
+One server on CPU with a tiny model, watched by the daemon with a shortened memory (blocks of 10 s,
+learning 4 minutes), and a card made of the C stub of NVML under the real binding. What is done to
+them, one after the other, and what must be found:
 
-    the engine's share of the processor is cut by a cgroup quota, while the card's clock falls and its counter of thermal slowdown runs
+    the engine's share of the processor is cut by a cgroup quota, while the card's clock falls and
+    its counter of thermal slowdown runs
                                                                       -> cause heat
-    the same cut, and the card shows nothing                          -> unexplained or host_bound, never heat
-    24 long batch requests at once on four places, again and again    -> service_level, cause queueing
+    the same cut, and the card shows nothing                          -> unexplained or host_bound,
+    never heat
+    24 long batch requests at once on four places, again and again    -> service_level, cause
+    queueing
 
 Needs root for the cgroup, gcc for the stub, and the server that `tests/vllm/install.sh` installs.
 """
@@ -81,7 +86,9 @@ class Card:
             if self.hot:
                 self._thermal_ns += int((now - last) * 0.8e9)
             last = now
-            values: dict[str, object] = {f"gpu0.{key}": value for key, value in (HOT if self.hot else HEALTHY).items()}
+            values: dict[str, object] = {
+                f"gpu0.{key}": value for key, value in (HOT if self.hot else HEALTHY).items()
+            }
             self.stub.set(values | {"gpu0.field.269": f"ull:{self._thermal_ns}"})
 
     def stop(self) -> None:
@@ -108,7 +115,10 @@ def slowed(pid: int) -> Iterator[None]:
     except OSError as error:
         with suppress(OSError):
             group.rmdir()
-        raise SystemExit(f"no cgroup with a quota of processor time can be made under {parent}: {error}; run it as root") from None
+        raise SystemExit(
+            f"no cgroup with a quota of processor time can be made under {parent}: {error}; "
+            "run it as root"
+        ) from None
     try:
         yield
     finally:
@@ -120,7 +130,9 @@ def slowed(pid: int) -> Iterator[None]:
 
 @contextmanager
 def batch_job(url: str) -> Iterator[None]:
-    """24 batch requests at once, and when they are answered as many again: a job that lasts for minutes, as on a large model 24 do."""
+    """24 batch requests at once, and when they are answered as many again: a job that lasts for
+    minutes, as on a large model 24 do.
+    """
     over = threading.Event()
 
     def keep() -> None:
@@ -139,13 +151,27 @@ def batch_job(url: str) -> Iterator[None]:
 
 
 def configured(canary: Canary) -> None:
-    """Two steady decode probes and a capped chat, every two seconds; the shortened memory; the stub's card."""
+    """Two steady decode probes and a capped chat, every two seconds; the shortened memory; the
+    stub's card.
+    """
     long = {"sampling": {"ignore_eos": True, "min_tokens": 64}, "max_wait": "2s"}
     probes: dict[str, Any] = {
-        name: {"class": "steady", "every": "2s", "endpoint": "completions", "prompt": prompt, "max_tokens": 64, **long}
-        for name, prompt in (("decode-a", "Count up from one."), ("decode-b", "Name the months of the year."))
+        name: {
+            "class": "steady",
+            "every": "2s",
+            "endpoint": "completions",
+            "prompt": prompt,
+            "max_tokens": 64,
+            **long,
+        }
+        for name, prompt in (
+            ("decode-a", "Count up from one."),
+            ("decode-b", "Name the months of the year."),
+        )
     }
-    probes["chat"] = chat_probe("Is the sky blue? Answer yes or no.", "yes", "chat", "2s") | {"expect": []}
+    probes["chat"] = chat_probe("Is the sky blue? Answer yes or no.", "yes", "chat", "2s") | {
+        "expect": []
+    }
     canary.write(probes, {"chat": {"max_wait": "2s"}, "steady": {"max_wait": "2s"}})
     path = canary.home / "config.yaml"
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -156,18 +182,31 @@ def configured(canary: Canary) -> None:
 
 def drift(canary: Canary, after: int) -> list[dict[str, Any]]:
     """Incidents of drift, opened after that one, newest state."""
-    sql = "SELECT * FROM incident WHERE id > ? AND kind IN ('speed', 'thermal', 'power', 'service_level', 'slow_start') ORDER BY id"
+    sql = (
+        "SELECT * FROM incident WHERE id > ? AND kind IN ('speed', 'thermal', 'power', "
+        "'service_level', 'slow_start') ORDER BY id"
+    )
     rows: list[dict[str, Any]] = canary.query(sql, after)
     return rows
 
 
 def told(rows: list[dict[str, Any]]) -> str:
     """The incidents of one act, for the table."""
-    return "; ".join(f"{row['kind']} ({row['cause']}, {row['severity']})" for row in rows) or "nothing"
+    return (
+        "; ".join(f"{row['kind']} ({row['cause']}, {row['severity']})" for row in rows) or "nothing"
+    )
 
 
-def act(canary: Canary, what: str, wanted: str, is_right: Callable[[list[dict[str, Any]]], bool], least_s: float = 0.0) -> Result:
-    """Wait for what must be found; `least_s`: look on so long although it is right, since a cause may be refined."""
+def act(
+    canary: Canary,
+    what: str,
+    wanted: str,
+    is_right: Callable[[list[dict[str, Any]]], bool],
+    least_s: float = 0.0,
+) -> Result:
+    """Wait for what must be found; `least_s`: look on so long although it is right, since a cause
+    may be refined.
+    """
     after, began, found_s = canary.last_incident(), time.monotonic(), None
     while (passed := time.monotonic() - began) < FIND_S:
         if is_right(drift(canary, after)):
@@ -182,7 +221,10 @@ def act(canary: Canary, what: str, wanted: str, is_right: Callable[[list[dict[st
 
 def calm(canary: Canary) -> None:
     """Wait until nothing of the last act is open."""
-    sql = "SELECT id FROM incident WHERE closed_at_us IS NULL AND kind IN ('speed', 'thermal', 'power', 'service_level', 'slow_start')"
+    sql = (
+        "SELECT id FROM incident WHERE closed_at_us IS NULL AND kind IN ('speed', 'thermal', "
+        "'power', 'service_level', 'slow_start')"
+    )
     wait_for("all of it to be over", lambda: not canary.query(sql), QUIET_S, canary.state_of_things)
 
 
@@ -193,7 +235,9 @@ def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
     say(f"learning what is normal for {LEARN_S:.0f} s")
     time.sleep(LEARN_S)
     healthy = drift(canary, before)
-    results.append(Result(f"{LEARN_S:.0f} s of nothing", "nothing", told(healthy), None, not healthy))
+    results.append(
+        Result(f"{LEARN_S:.0f} s of nothing", "nothing", told(healthy), None, not healthy)
+    )
     with slowed(pid):
         card.hot = True
         results.append(
@@ -213,7 +257,10 @@ def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
                 canary,
                 "the same cut, the card shows nothing",
                 "host_bound or unexplained",
-                lambda rows: bool(rows) and all(row["cause"] in {"host_bound", "unexplained"} for row in rows),
+                lambda rows: (
+                    bool(rows)
+                    and all(row["cause"] in {"host_bound", "unexplained"} for row in rows)
+                ),
                 120.0,
             )
         )
@@ -224,8 +271,12 @@ def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
                 canary,
                 "24 batch requests on four places, again and again",
                 "service_level, cause queueing",
-                lambda rows: any((row["kind"], row["cause"]) == ("service_level", "queueing") for row in rows)
-                and all(row["cause"] == "queueing" for row in rows),
+                lambda rows: (
+                    any(
+                        (row["kind"], row["cause"]) == ("service_level", "queueing") for row in rows
+                    )
+                    and all(row["cause"] == "queueing" for row in rows)
+                ),
             )
         )
     return results
@@ -234,13 +285,18 @@ def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
 def main() -> int:
     """Play it and write the table. 1 when a cause was wrong."""
     model = ROOT / "tests" / "vllm" / "model"
-    venv = subprocess.run([str(ROOT / "tests/vllm/install.sh")], check=True, capture_output=True, text=True).stdout.split()[-1]
+    venv = subprocess.run(
+        [str(ROOT / "tests/vllm/install.sh")], check=True, capture_output=True, text=True
+    ).stdout.split()[-1]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vllm-canary-proof-") as folder:
         home = Path(folder)
         build(home)
         card = Card(home)
-        os.environ["LD_LIBRARY_PATH"], os.environ["NVMLSTUB_STATE"] = str(home), str(card.stub.state)
+        os.environ["LD_LIBRARY_PATH"], os.environ["NVMLSTUB_STATE"] = (
+            str(home),
+            str(card.stub.state),
+        )
         server = VllmServer.start(Path(venv), free_port(), model, *OPTIONS, work=home)
         (home / "canary").mkdir()
         canary = Canary(home / "canary", server.url, model, "http://127.0.0.1:9/")
@@ -254,16 +310,25 @@ def main() -> int:
             card.stop()
     lines = ["| what happened | must be found | was found | after | |", "|---|---|---|---|---|"]
     lines += [
-        f"| {r.what} | {r.wanted} | {r.found} | {'' if r.after_s is None else f'{r.after_s:.0f} s'} | {'yes' if r.right else '**no**'} |"
+        (
+            f"| {r.what} | {r.wanted} | {r.found} | "
+            f"{'' if r.after_s is None else f'{r.after_s:.0f} s'} | "
+            f"{'yes' if r.right else '**no**'} |"
+        )
         for r in results
     ]
     threads = f", `OMP_NUM_THREADS={count}`" if (count := os.environ.get("OMP_NUM_THREADS")) else ""
     note = (
-        f"`benchmarks/drift_vllm.py`, {stamp()}, {time.monotonic() - began:.0f} s: a real vLLM 0.32 on CPU "
-        f"(`{' '.join(OPTIONS)}`{threads}), the card played by the stub of NVML, the detector with blocks of 10 s and a learning time of "
+        f"`benchmarks/drift_vllm.py`, {stamp()}, {time.monotonic() - began:.0f} s: a real vLLM "
+        "0.32 on CPU "
+        f"(`{' '.join(OPTIONS)}`{threads}), the card played by the stub of NVML, the detector "
+        "with blocks of 10 s and a learning time of "
         "4 minutes."
     )
-    write_section("causes on a real vLLM", ["## The cause is named right on a real vLLM", "", note, "", *lines])
+    write_section(
+        "causes on a real vLLM",
+        ["## The cause is named right on a real vLLM", "", note, "", *lines],
+    )
     print("\n".join(lines))
     return 0 if all(result.right for result in results) else 1
 

@@ -1,12 +1,16 @@
-"""The simulated months that detectors are measured on: what a canary's decode rate does on a healthy server, and with a drop in it.
+"""The simulated months that detectors are measured on: what a canary's decode rate does on a
+healthy server, and with a drop in it.
 
-The assumptions (all in the natural logarithm of the rate; R is the number of other requests running):
+The assumptions (all in the natural logarithm of the rate; R is the number of other requests
+running):
 
-    -ln(1 + 0.05 R) + 0.4 % diurnal + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 0.6 % busy, 0.4 % idle)
-    + noise of Student's t with 5 degrees (scale 1.2 % sqrt(1 + R/4) busy, 0.3 % idle) + 0.4 % of canaries 10 to 40 % slow
+    -ln(1 + 0.05 R) + 0.4 % diurnal + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 0.6 % busy,
+    0.4 % idle) + noise of Student's t with 5 degrees (scale 1.2 % sqrt(1 + R/4) busy, 0.3 % idle) +
+    0.4 % of canaries 10 to 40 % slow
 
-R is Poisson about a mean with a daily swing and a correlated log-intensity (busy: 0 to about 25; idle: the canary is mostly alone).
-One canary a minute. Not modelled: weekly cycles, model swaps, neighbours on the card.
+R is Poisson about a mean with a daily swing and a correlated log-intensity (busy: 0 to about 25;
+idle: the canary is mostly alone). One canary a minute. Not modelled: weekly cycles, model swaps,
+neighbours on the card.
 """
 
 from __future__ import annotations
@@ -20,7 +24,12 @@ DAY = 1440  # minutes
 LEARN = 7 * DAY
 TAU_MIN = 40.0
 Floats = NDArray[np.float64]
-SCENARIOS = {"3 %": (0.03, 0.0), "5 %": (0.05, 0.0), "10 %": (0.10, 0.0), "ramp 5 % over 2 h": (0.05, 120.0)}  # share, minutes to grow
+SCENARIOS = {
+    "3 %": (0.03, 0.0),
+    "5 %": (0.05, 0.0),
+    "10 %": (0.10, 0.0),
+    "ramp 5 % over 2 h": (0.05, 120.0),
+}  # share, minutes to grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,10 @@ def ou(rng: np.random.Generator, n: int, tau: float) -> Floats:
 
 
 def drop(minutes: int, size: float, ramp_min: float = 0.0) -> Floats:
-    """A drop by a share that begins at once, or grows for so many minutes; logarithms to be added."""
-    grown = np.ones(minutes) if ramp_min <= 0 else np.minimum(1.0, np.arange(1, minutes + 1) / ramp_min)
+    """A drop by a share that begins at once, or grows for so many minutes; logarithms to be
+    added.
+    """
+    grown = (
+        np.ones(minutes) if ramp_min <= 0 else np.minimum(1.0, np.arange(1, minutes + 1) / ramp_min)
+    )
     return np.asarray(np.log(1 - size * grown))
-

@@ -1,4 +1,5 @@
-"""Many light stand-ins (tests/standin.py) in one process, each on a port of its own, with metrics pages as large as a real one.
+"""Many light stand-ins (tests/standin.py) in one process, each on a port of its own, with metrics
+pages as large as a real one.
 
     python benchmarks/fleet_server.py 200
 
@@ -21,7 +22,9 @@ _FAMILY = re.compile(r"^# HELP (\S+)", re.MULTILINE)
 
 
 class FullPage(StandIn):
-    """A stand-in whose page also carries the families of a real page that it does not keep itself, as they stood when captured."""
+    """A stand-in whose page also carries the families of a real page that it does not keep itself,
+    as they stood when captured.
+    """
 
     rest = ""
 
@@ -37,7 +40,9 @@ def rest_of(captured: str, own: str) -> str:
     """The families of a captured page that are not in our own."""
     kept = set(_FAMILY.findall(own))
     families = re.split(r"(?m)^(?=# HELP )", captured)
-    return "".join(family for family in families if (name := _FAMILY.match(family)) and name[1] not in kept)
+    return "".join(
+        family for family in families if (name := _FAMILY.match(family)) and name[1] not in kept
+    )
 
 
 async def main(count: int) -> None:

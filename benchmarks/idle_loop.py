@@ -1,4 +1,5 @@
-"""How late an event loop is that does nothing else: the part of `observer_lag_ms` that belongs to the machine and not to us.
+"""How late an event loop is that does nothing else: the part of `observer_lag_ms` that belongs to
+the machine and not to us.
 
     python benchmarks/idle_loop.py 15
 

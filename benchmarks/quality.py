@@ -1,10 +1,12 @@
-"""How often does the quality gate cry wolf over greedy answers that flip by themselves, and how late is it when they really fail?
+"""How often does the quality gate cry wolf over greedy answers that flip by themselves, and how
+late is it when they really fail?
 
     .venv/bin/python benchmarks/quality.py [--quick]
 
-About a minute; part of `make proof`; writes its section of docs/quality.md. The answers are those of a real server
-(benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code that the daemon runs: monitor/judge/pinning.py makes the pins,
-pinned.py the verdicts, flips.py and `too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts as a failure:
+About a minute; part of `make proof`; writes its section of docs/quality.md. The answers are those
+of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code that the
+daemon runs: monitor/judge/pinning.py makes the pins, pinned.py the verdicts, flips.py and
+`too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts as a failure:
 near ties, which the product tells by them, are not told apart here.
 """
 
@@ -50,12 +52,27 @@ def items() -> list[Answers]:
 def fails(pinned: Sequence[str], answer: str) -> bool:
     """The product's verdict on an answer, by a pin made of some others."""
     outputs = outputs_of([ObservedAnswer(text, finish_reason="stop") for text in pinned])
-    pin = Pin(0, "t", "p", "r", None, "benchmark", "nobody", NOW, NOW + timedelta(days=30), outputs, None, None)
+    pin = Pin(
+        0,
+        "t",
+        "p",
+        "r",
+        None,
+        "benchmark",
+        "nobody",
+        NOW,
+        NOW + timedelta(days=30),
+        outputs,
+        None,
+        None,
+    )
     return judge_pinned(pin, ObservedAnswer(answer, finish_reason="stop")).verdict is Verdict.FAIL
 
 
 def flips_after(data: Sequence[Answers], pinned: int) -> float:
-    """The share of answers that fail although nothing is wrong: pinned by so many passes, asked in another; over all such choices."""
+    """The share of answers that fail although nothing is wrong: pinned by so many passes, asked in
+    another; over all such choices.
+    """
     unsure = [answers for answers in data if len(set(answers)) > 1]  # the others never fail
     places = range(len(data[0]))
     shares = [
@@ -72,8 +89,12 @@ def flips_after(data: Sequence[Answers], pinned: int) -> float:
 Rule = Callable[[random.Random, Sequence[float], int], Iterator[int]]
 
 
-def failing(rng: random.Random, chances: Sequence[float], rounds: int) -> Iterator[tuple[int, list[int]]]:
-    """The rounds with failures, and which probes failed there. Rounds without one are skipped: they are most of them."""
+def failing(
+    rng: random.Random, chances: Sequence[float], rounds: int
+) -> Iterator[tuple[int, list[int]]]:
+    """The rounds with failures, and which probes failed there. Rounds without one are skipped: they
+    are most of them.
+    """
     none = math.prod(1 - chance for chance in chances)
     at = -1
     while none < 1:
@@ -82,7 +103,9 @@ def failing(rng: random.Random, chances: Sequence[float], rounds: int) -> Iterat
             return
         failed: list[int] = []
         while not failed:  # one failed at least, that is how the round was found
-            failed = [probe for probe, chance in enumerate(chances) if chance and rng.random() < chance]
+            failed = [
+                probe for probe, chance in enumerate(chances) if chance and rng.random() < chance
+            ]
         yield at, failed
 
 
@@ -97,7 +120,9 @@ def each_alone(rng: random.Random, chances: Sequence[float], rounds: int) -> Ite
     for at, failed in failing(rng, chances, rounds):
         for probe in failed:
             before = [run for run in last.get(probe, []) if run > at - REPEATS]
-            if too_few_passes([True] * (len(before) + 1), REPEATS, REQUIRE) and not too_few_passes([True] * len(before), REPEATS, REQUIRE):
+            if too_few_passes([True] * (len(before) + 1), REPEATS, REQUIRE) and not too_few_passes(
+                [True] * len(before), REPEATS, REQUIRE
+            ):
                 yield at
             last[probe] = [*before, at]
 
@@ -126,7 +151,9 @@ RULES: dict[str, Rule] = {
 # ---- false alarms
 
 
-def false_alarms(rule: Rule, batteries: Sequence[Sequence[float]], seed: int, rounds: int = ROUNDS) -> tuple[float, float]:
+def false_alarms(
+    rule: Rule, batteries: Sequence[Sequence[float]], seed: int, rounds: int = ROUNDS
+) -> tuple[float, float]:
     """Alarms in 30 days with nothing wrong, the mean over batteries and its standard error."""
     rng = random.Random(seed)
     counts = [sum(1 for _ in rule(rng, chances, rounds)) for chances in batteries]
@@ -134,21 +161,32 @@ def false_alarms(rule: Rule, batteries: Sequence[Sequence[float]], seed: int, ro
 
 
 def replayed(data: Sequence[Answers], repeats: int, count: int, seed: int) -> list[list[float]]:
-    """Batteries of 12 of the items, pinned by answers drawn from their six: how likely each answer fails from then on."""
+    """Batteries of 12 of the items, pinned by answers drawn from their six: how likely each answer
+    fails from then on.
+    """
     rng = random.Random(seed)
     batteries = []
     for _ in range(count):
         chosen = rng.sample(list(data), PROBES)
         pins = [(answers, [rng.choice(answers) for _ in range(repeats)]) for answers in chosen]
-        batteries.append([fmean(fails(pinned, a) for a in answers) if len(set(answers)) > 1 else 0.0 for answers, pinned in pins])
+        batteries.append(
+            [
+                fmean(fails(pinned, a) for a in answers) if len(set(answers)) > 1 else 0.0
+                for answers, pinned in pins
+            ]
+        )
     return batteries
 
 
 # ---- delay
 
 
-def delays(rule: Rule, chances: Sequence[float], flips: float, count: int, seed: int) -> tuple[int, int] | None:
-    """Rounds from the beginning of a fault to the alarm: median and nine of ten. None where half of them are never found (400 rounds)."""
+def delays(
+    rule: Rule, chances: Sequence[float], flips: float, count: int, seed: int
+) -> tuple[int, int] | None:
+    """Rounds from the beginning of a fault to the alarm: median and nine of ten. None where half of
+    them are never found (400 rounds).
+    """
     rng = random.Random(seed)
     calm = [flips] * PROBES
     both = [1 - (1 - chance) * (1 - flips) for chance in chances]
@@ -158,7 +196,9 @@ def delays(rule: Rule, chances: Sequence[float], flips: float, count: int, seed:
 
 
 def _delay(rule: Rule, rng: random.Random, calm: Sequence[float], both: Sequence[float]) -> int:
-    """One fault, after WARM_ROUNDS of calm; an alarm that is open when it begins has found it too early to count."""
+    """One fault, after WARM_ROUNDS of calm; an alarm that is open when it begins has found it too
+    early to count.
+    """
     if rule is not together:
         return next((at + 1 for at in rule(rng, both, 400)), 400)
     state = Flips()
@@ -188,7 +228,9 @@ def measure(quick: bool) -> Measured:
     kinds = {
         f"each answer flips with {EACH_FLIPS:.1%}": [[EACH_FLIPS] * PROBES] * months,
         "the 600 items, one answer pinned": replayed(data, 1, months // 5, seed=1),
-        f"the 600 items, pinned with {PINNING} repeats": replayed(data, PINNING, months // 2, seed=2),
+        f"the 600 items, pinned with {PINNING} repeats": replayed(
+            data, PINNING, months // 2, seed=2
+        ),
     }
     rows, kept = [], True
     for name, rule in RULES.items():
@@ -199,15 +241,23 @@ def measure(quick: bool) -> Measured:
             kept &= rule is not together or number == 1 or mean <= ALLOWED_FALSE
             cells.append(f"{mean:,.0f}" if mean >= 20 else f"{mean:.3f} ± {error:.3f}")
         rows.append(tuple(cells))
-    minute = false_alarms(together, kinds[list(kinds)[-1]][: months // 10], seed=20, rounds=ROUNDS * 15)
+    minute = false_alarms(
+        together, kinds[list(kinds)[-1]][: months // 10], seed=20, rounds=ROUNDS * 15
+    )
     shares = ", ".join(f"{after[n]:.1%} pinned with {n}" for n in after)
     false = Section(
         "False alarms in 30 days",
-        f"{PROBES} probes every 15 minutes. Answers that flip although nothing is wrong, measured by pinning the items in some passes and\n"
+        f"{PROBES} probes every 15 minutes. Answers that flip although nothing is wrong, "
+        "measured by pinning the items in some passes and\n"
         f"asking in another: {shares}.",
         ("rule", *kinds),
         rows,
-        [f"Every minute instead, pinned with {PINNING} repeats, the CUSUM has {minute[0]:.3f} ± {minute[1]:.3f} false alarms in 30 days."],
+        [
+            (
+                f"Every minute instead, pinned with {PINNING} repeats, the CUSUM has "
+                f"{minute[0]:.3f} ± {minute[1]:.3f} false alarms in 30 days."
+            )
+        ],
     )
     late, in_time = _late(after[PINNING], 200 if quick else 2000)
     return Measured(false, late, kept and in_time)
@@ -215,30 +265,58 @@ def measure(quick: bool) -> Measured:
 
 def _late(flips: float, count: int) -> tuple[Section, bool]:
     """The delay, for faults that wander over all probes and for such that stay with some."""
-    faults = {f"each answer fails with {share:.0%}": [share] * PROBES for share in (0.05, 0.10, 0.25, 0.50)}
-    faults |= {f"{n} of {PROBES} probes always fail": [1.0] * n + [0.0] * (PROBES - n) for n in (1, 2, 3, 6)}
+    faults = {
+        f"each answer fails with {share:.0%}": [share] * PROBES
+        for share in (0.05, 0.10, 0.25, 0.50)
+    }
+    faults |= {
+        f"{n} of {PROBES} probes always fail": [1.0] * n + [0.0] * (PROBES - n)
+        for n in (1, 2, 3, 6)
+    }
     rows, kept = [], True
     for name, chances in faults.items():
-        found = {rule: delays(rule, chances, flips, count, seed=30) for rule in (each_alone, together)}
+        found = {
+            rule: delays(rule, chances, flips, count, seed=30) for rule in (each_alone, together)
+        }
         limit = ALLOWED_ROUNDS.get(chances[0]) if len(set(chances)) == 1 else None
         pooled = found[together]
         kept &= limit is None or (pooled is not None and pooled[0] <= limit)
-        rows.append((name, *("never" if f is None else f"{f[0]} ({f[1]})" for f in found.values()), "" if limit is None else f"≤ {limit}"))
-    text = f"In rounds of {PROBES} probes: the median, and in brackets nine of ten. Answers flip with {flips:.1%} all the while."
-    return Section("Delay", text, ("fault", "each probe alone", "all together (CUSUM)", "limit"), rows), kept
+        rows.append(
+            (
+                name,
+                *("never" if f is None else f"{f[0]} ({f[1]})" for f in found.values()),
+                "" if limit is None else f"≤ {limit}",
+            )
+        )
+    text = (
+        f"In rounds of {PROBES} probes: the median, and in brackets nine of ten. Answers "
+        f"flip with {flips:.1%} all the while."
+    )
+    return Section(
+        "Delay", text, ("fault", "each probe alone", "all together (CUSUM)", "limit"), rows
+    ), kept
 
 
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="false alarms and delay of the quality gate")
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the runs; writes nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="a twentieth of the runs; writes nothing"
+    )
     quick = parser.parse_args().quick
     found = measure(quick)
     head = (
-        f"Written by `.venv/bin/python benchmarks/quality.py` (`make proof`): {stamp()}; {machine()}.\n"
+        f"Written by `.venv/bin/python benchmarks/quality.py` (`make proof`): {stamp()}; "
+        f"{machine()}.\n"
         f"The CUSUM: {FAILING_RATE} against {FLIP_RATE}, alarm at {ALARM_NAT} nat.\n"
     )
-    text = "\n".join([head, found.false.markdown().replace("## ", "### "), found.late.markdown().replace("## ", "### ")])
+    text = "\n".join(
+        [
+            head,
+            found.false.markdown().replace("## ", "### "),
+            found.late.markdown().replace("## ", "### "),
+        ]
+    )
     print(text)
     if not quick:
         write_section("flips", text.splitlines(), ROOT / "docs" / "quality.md")

@@ -1,10 +1,12 @@
-"""A server with known true times, to measure how well a client observes a token stream. Standard library only.
+"""A server with known true times, to measure how well a client observes a token stream. Standard
+library only.
 
     python benchmarks/reference_server.py --truth truth.jsonl [--port 8001] [--eos]
 
-It speaks as much of vLLM's API as a canary or a load generator needs. The role chunk leaves `--role` seconds after the request's
-head was read, the first token after `--ttft`, then one token every `--itl`. With `--eos` the last token is an end-of-text stop:
-counted by usage, its chunk empty, as a real vLLM sends it. The true times of each answer are appended to the truth file.
+It speaks as much of vLLM's API as a canary or a load generator needs. The role chunk leaves
+`--role` seconds after the request's head was read, the first token after `--ttft`, then one token
+every `--itl`. With `--eos` the last token is an end-of-text stop: counted by usage, its chunk
+empty, as a real vLLM sends it. The true times of each answer are appended to the truth file.
 """
 
 from __future__ import annotations
@@ -23,8 +25,18 @@ Json = dict[str, Any]
 
 #: A timer of the event loop may come this late; the rest of the wait is spent looking at the clock.
 SPIN_S = 0.0002
-PLAIN_PAGE = '# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0",model_name="ref"} 0\n'
-CARD = {"id": "ref", "object": "model", "root": "ref", "max_model_len": 4096, "created": 1, "owned_by": "vllm"}
+PLAIN_PAGE = (
+    "# TYPE vllm:num_requests_running "
+    'gauge\nvllm:num_requests_running{engine="0",model_name="ref"} 0\n'
+)
+CARD = {
+    "id": "ref",
+    "object": "model",
+    "root": "ref",
+    "max_model_len": 4096,
+    "created": 1,
+    "owned_by": "vllm",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +63,27 @@ class ReferenceServer:
                 head = await reader.readuntil(b"\r\n\r\n")
                 arrived_s = time.perf_counter()
                 first, *lines = head.decode("latin-1").split("\r\n")
-                headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+                headers = {
+                    name.strip().lower(): value.strip()
+                    for name, _, value in (line.partition(":") for line in lines)
+                }
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 await self._route(first.split()[1], headers, body, writer, arrived_s)
                 await writer.drain()
         writer.close()
 
-    async def _route(self, path: str, headers: dict[str, str], body: bytes, writer: asyncio.StreamWriter, arrived_s: float) -> None:
+    async def _route(
+        self,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        writer: asyncio.StreamWriter,
+        arrived_s: float,
+    ) -> None:
         if "completions" in path:
-            await _Answer(writer, json.loads(body), "chat" in path).send(self._times, arrived_s, headers.get("x-request-id"), self._truth)
+            await _Answer(writer, json.loads(body), "chat" in path).send(
+                self._times, arrived_s, headers.get("x-request-id"), self._truth
+            )
         elif path.startswith("/v1/models"):
             _whole(writer, {"object": "list", "data": [CARD]})
         elif path.startswith("/version"):
@@ -80,11 +104,21 @@ class _Answer:
     request: Json
     chat: bool
 
-    async def send(self, times: Times, arrived_s: float, request_id: str | None, truth: TextIO) -> None:
+    async def send(
+        self, times: Times, arrived_s: float, request_id: str | None, truth: TextIO
+    ) -> None:
         """Everything up to the last byte, then the line in the truth file."""
-        count = min(times.tokens, int(self.request.get("max_tokens") or self.request.get("max_completion_tokens") or times.tokens))
+        count = min(
+            times.tokens,
+            int(
+                self.request.get("max_tokens")
+                or self.request.get("max_completion_tokens")
+                or times.tokens
+            ),
+        )
         self.writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; "
+            b"charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         if self.chat and times.role_s is not None:
             await _until(arrived_s + times.role_s)
@@ -102,11 +136,15 @@ class _Answer:
         self._event("[DONE]")
         self.writer.write(b"0\r\n\r\n")
         await self.writer.drain()
-        truth.write(json.dumps({"id": request_id, "ttft": left_s[0], "last": left_s[-1], "n": count}) + "\n")
+        truth.write(
+            json.dumps({"id": request_id, "ttft": left_s[0], "last": left_s[-1], "n": count}) + "\n"
+        )
         truth.flush()
 
     def _event(self, data: Json | str) -> None:
-        """One server-sent event in an HTTP chunk of its own; an idle socket takes it at once, without the loop."""
+        """One server-sent event in an HTTP chunk of its own; an idle socket takes it at once,
+        without the loop.
+        """
         event = f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
         self.writer.write(b"%x\r\n%b\r\n" % (len(event), event))
 
@@ -128,21 +166,39 @@ async def _until(moment_s: float) -> None:
 def _whole(writer: asyncio.StreamWriter, answer: Json | str, status: int = 200) -> None:
     body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
     kind = "text/plain" if isinstance(answer, str) else "application/json"
-    writer.write(f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+    writer.write(
+        f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 async def main() -> None:
     """Serve until killed. The first line printed is the address."""
     parser = argparse.ArgumentParser(description="a server with known true times")
-    parser.add_argument("--truth", type=Path, required=True, help="where the true times go, one JSON object an answer")
+    parser.add_argument(
+        "--truth",
+        type=Path,
+        required=True,
+        help="where the true times go, one JSON object an answer",
+    )
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
-    parser.add_argument("--role", type=float, default=0.05, help="seconds to the empty role chunk; negative: none")
+    parser.add_argument(
+        "--role", type=float, default=0.05, help="seconds to the empty role chunk; negative: none"
+    )
     parser.add_argument("--ttft", type=float, default=0.15, help="seconds to the first token")
     parser.add_argument("--itl", type=float, default=0.02, help="seconds between tokens")
     parser.add_argument("--tokens", type=int, default=50, help="tokens of an answer")
-    parser.add_argument("--eos", action="store_true", help="the last token is an end-of-text stop with an empty chunk")
+    parser.add_argument(
+        "--eos",
+        action="store_true",
+        help="the last token is an end-of-text stop with an empty chunk",
+    )
     parser.add_argument("--page", type=Path, help="what /metrics answers; default: one gauge")
-    parser.add_argument("--punctual", action="store_true", help="ask for real-time scheduling; goes without where it is not allowed")
+    parser.add_argument(
+        "--punctual",
+        action="store_true",
+        help="ask for real-time scheduling; goes without where it is not allowed",
+    )
     o = parser.parse_args()
     if o.punctual:
         with contextlib.suppress(PermissionError):

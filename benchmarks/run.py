@@ -1,10 +1,12 @@
 """`make bench`: run the benchmarks, print their tables and write docs/benchmarks.md.
 
-    .venv/bin/python benchmarks/run.py [--quick] [--peers] [--realtime] [--only accuracy|cost] [--out FILE]
+    .venv/bin/python benchmarks/run.py [--quick] [--peers] [--realtime] [--only accuracy|cost]
+    [--out FILE]
 
-About 12 minutes, 2 more with --peers; --quick takes 5 and writes nothing unless --out is given. The figures of a busy machine are those
-of its other work: run it on a quiet one, or as root with --realtime, which puts the accuracy part before other work (not the rest: on a
-single core, threads of equal real-time priority hold each other up). The load is in the tables.
+About 12 minutes, 2 more with --peers; --quick takes 5 and writes nothing unless --out is given. The
+figures of a busy machine are those of its other work: run it on a quiet one, or as root with
+--realtime, which puts the accuracy part before other work (not the rest: on a single core, threads
+of equal real-time priority hold each other up). The load is in the tables.
 """
 
 from __future__ import annotations
@@ -29,12 +31,19 @@ def heading(command: str, realtime: bool) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by the command below; `benchmarks/` holds the programs. **no** in the last column: the limit is not met.",
+        (
+            "Written by the command below; `benchmarks/` holds the programs. **no** in the last "
+            "column: the limit is not met."
+        ),
         "",
         f"- Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"- Commit: {commit()}",
         f"- Machine: {machine()}",
-        f"- Scheduling: {'accuracy before other work (real-time), the rest ' if realtime else ''}as any program",
+        (
+            "- Scheduling: "
+            f"{'accuracy before other work (real-time), the rest ' if realtime else ''}as "
+            "any program"
+        ),
         f"- Command: `{command}`",
     ]
     return "\n".join(lines) + "\n"
@@ -43,11 +52,23 @@ def heading(command: str, realtime: bool) -> str:
 def main() -> int:
     """Run, print, write."""
     parser = argparse.ArgumentParser(description="run the benchmarks and write docs/benchmarks.md")
-    parser.add_argument("--quick", action="store_true", help="short runs, for work on the benchmarks themselves")
-    parser.add_argument("--peers", action="store_true", help=f"measure {peers.GUIDELLM} beside us (installs it into {peers.HOME})")
-    parser.add_argument("--realtime", action="store_true", help="before the other work of a busy machine (needs root)")
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs, for work on the benchmarks themselves"
+    )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help=f"measure {peers.GUIDELLM} beside us (installs it into {peers.HOME})",
+    )
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="before the other work of a busy machine (needs root)",
+    )
     parser.add_argument("--only", choices=["accuracy", "cost"], help="one half")
-    parser.add_argument("--out", type=Path, help=f"where to write (default {PAGE.relative_to(ROOT)})")
+    parser.add_argument(
+        "--out", type=Path, help=f"where to write (default {PAGE.relative_to(ROOT)})"
+    )
     o = parser.parse_args()
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
     sections: list[Section] = []

@@ -1,4 +1,6 @@
-"""Writes the reference pages from the code: docs/configuration.md and docs/commands.md. A test compares them with what this makes."""
+"""Writes the reference pages from the code: docs/configuration.md and docs/commands.md. A test
+compares them with what this makes.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,38 @@ three intervals, nothing to learn from (`calibrate`) |
 
 def commands_page() -> str:
     """docs/commands.md: every command's own help."""
-    parts = ["# Commands", "", "Made from the code (`make docs`).", "", "```", overview(), "```", EXIT_CODES]
+    parts = [
+        "# Commands",
+        "",
+        "Made from the code (`make docs`).",
+        "",
+        "```",
+        overview(),
+        "```",
+        EXIT_CODES,
+    ]
     for name in COMMANDS:
         parts += _command(parser_of(name), f"## vllm-canary {name}")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _command(parser: argparse.ArgumentParser, title: str) -> list[str]:
-    """One command as a table of what it takes; argparse's own layout differs between versions of Python."""
+    """One command as a table of what it takes; argparse's own layout differs between versions of
+    Python.
+    """
     lines = [title, "", parser.description or "", ""] if parser.description else [title, ""]
-    takes = [a for a in parser._actions if not isinstance(a, (argparse._HelpAction, argparse._SubParsersAction))]
+    takes = [
+        a
+        for a in parser._actions
+        if not isinstance(a, (argparse._HelpAction, argparse._SubParsersAction))
+    ]
     if takes:
-        lines += ["| takes | meaning |", "|---|---|", *(f"| `{_spelled(action)}` | {action.help} |" for action in takes), ""]
+        lines += [
+            "| takes | meaning |",
+            "|---|---|",
+            *(f"| `{_spelled(action)}` | {action.help} |" for action in takes),
+            "",
+        ]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -50,9 +72,13 @@ def _command(parser: argparse.ArgumentParser, title: str) -> list[str]:
 
 def _spelled(action: argparse.Action) -> str:
     names = ", ".join(action.option_strings)
-    value = action.metavar or ("" if action.nargs == 0 else "|".join(map(str, action.choices or [])) or action.dest.upper())
+    value = action.metavar or (
+        "" if action.nargs == 0 else "|".join(map(str, action.choices or [])) or action.dest.upper()
+    )
     optional = not action.option_strings and action.nargs in {"?", "*"}
-    return " ".join(filter(None, [names, f"[{value}]" if optional else str(value)])).replace("|", "\\|")
+    return " ".join(filter(None, [names, f"[{value}]" if optional else str(value)])).replace(
+        "|", "\\|"
+    )
 
 
 SIMULATOR = """# The simulated server
@@ -107,14 +133,21 @@ def simulator_page() -> str:
     for path in sorted(folder.glob("*.yaml")):
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         raises = data.get("raises") or {}
-        told = " / ".join(str(raises[key]) for key in ("kind", "cause") if raises.get(key)) or "nothing"
+        told = (
+            " / ".join(str(raises[key]) for key in ("kind", "cause") if raises.get(key))
+            or "nothing"
+        )
         rows.append(f"| `{path.stem}` | {data['about']} | {told} |")
     return SIMULATOR + "\n".join(rows) + "\n"
 
 
 def pages() -> dict[str, str]:
     """Every generated page by its file name."""
-    return {"configuration.md": reference(), "commands.md": commands_page(), "simulator.md": simulator_page()}
+    return {
+        "configuration.md": reference(),
+        "commands.md": commands_page(),
+        "simulator.md": simulator_page(),
+    }
 
 
 if __name__ == "__main__":

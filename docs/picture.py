@@ -1,6 +1,7 @@
 """Draws docs/summary.svg, the picture in the README, from a real history:
 
-    python docs/picture.py history.db        (made on a real vLLM by the load of tests/vllm: 24 batch requests behind 4 slots)
+python docs/picture.py history.db        (made on a real vLLM by the load of tests/vllm: 24 batch
+requests behind 4 slots)
 """
 
 from __future__ import annotations
@@ -23,14 +24,35 @@ SHOWN = 12
 
 def main(database: str) -> None:
     """Write the picture."""
-    console = Console(record=True, width=118, file=Path("/dev/null").open("w"), force_terminal=True, highlight=False)  # noqa: SIM115 - as long as the program
+    console = Console(
+        record=True,
+        width=118,
+        file=Path("/dev/null").open("w"),  # noqa: SIM115 - open until the program ends
+        force_terminal=True,
+        highlight=False,
+    )
     with reading(database) as connection:
         found = samples(connection, SampleFilter())
     last_capped = max(i for i, s in enumerate(found) if s.outcome.value == "queue_cap")
-    uncapped = max(i for i, s in enumerate(found) if s.probe == "chat-uncapped" and (s.ttft_ms or 0) > 5000)
-    chosen = sorted({uncapped, *range(max(0, last_capped - SHOWN + 3), last_capped + 3)} & set(range(len(found))))
+    uncapped = max(
+        i for i, s in enumerate(found) if s.probe == "chat-uncapped" and (s.ttft_ms or 0) > 5000
+    )
+    chosen = sorted(
+        {uncapped, *range(max(0, last_capped - SHOWN + 3), last_capped + 3)}
+        & set(range(len(found)))
+    )
     console.print(Text("$ vllm-canary history", "bold"))
-    headings = ["probe", "class", "phase", "outcome", "TTFT ms", "queue ms", "tokens/s", "running", "waiting"]
+    headings = [
+        "probe",
+        "class",
+        "phase",
+        "outcome",
+        "TTFT ms",
+        "queue ms",
+        "tokens/s",
+        "running",
+        "waiting",
+    ]
     rows = [
         [
             s.probe,
@@ -47,10 +69,19 @@ def main(database: str) -> None:
     ]
     console.print(table(headings, rows))
     console.print(Text("\n$ vllm-canary summary", "bold"))
-    console.print(table(["class", "phase", "count", "no first token", "TTFT p50 ms", "TTFT p95 ms"], [_row(g) for g in summarise(found)]))
+    console.print(
+        table(
+            ["class", "phase", "count", "no first token", "TTFT p50 ms", "TTFT p95 ms"],
+            [_row(g) for g in summarise(found)],
+        )
+    )
     svg = console.export_svg(title="vllm-canary", clear=False)
-    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # no font from a foreign server: the reader's own monospace will do
-    (HERE / "summary.svg").write_text(svg.replace("Fira Code,monospace", "monospace"), encoding="utf-8")
+    svg = re.sub(
+        r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL
+    )  # no font from a foreign server: the reader's own monospace will do
+    (HERE / "summary.svg").write_text(
+        svg.replace("Fira Code,monospace", "monospace"), encoding="utf-8"
+    )
 
 
 def _row(group: Group) -> list[object]:

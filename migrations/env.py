@@ -1,4 +1,6 @@
-"""Alembic's entry: the connection comes from the program (monitor/store/migrate.py); there is no alembic.ini."""
+"""Alembic's entry: the connection comes from the program (monitor/store/migrate.py); there is no
+alembic.ini.
+"""
 
 from alembic import context
 
@@ -6,7 +8,14 @@ from monitor.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
-    raise SystemExit("migrations run through vllm-canary itself: it opens the database and brings it up to date")
-context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, transaction_per_migration=False)
+    raise SystemExit(
+        "migrations run through vllm-canary itself: it opens the database and brings it up to date"
+    )
+context.configure(
+    connection=connection,
+    target_metadata=metadata,
+    render_as_batch=True,
+    transaction_per_migration=False,
+)
 with context.begin_transaction():
     context.run_migrations()

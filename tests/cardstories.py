@@ -33,7 +33,9 @@ Change = Callable[[CardPoint, float], CardPoint]  # a look, and the hours since 
 
 
 class Story:
-    """A card whose looks follow one another. `play` adds hours of them, changed as told; throttle counters are given as duties."""
+    """A card whose looks follow one another. `play` adds hours of them, changed as told; throttle
+    counters are given as duties.
+    """
 
     def __init__(self, point: CardPoint = HEALTHY, every_s: int = 10) -> None:
         self.point, self.noise, self.every_s = point, Random(0), every_s
@@ -41,7 +43,9 @@ class Story:
         self.points: list[CardPoint] = []
 
     def play(self, hours: float, change: Change = lambda point, _: point, **duties: float) -> Story:
-        """So many hours more. Power wavers by ±60 W and the temperature with it, as of a card in use."""
+        """So many hours more. Power wavers by ±60 W and the temperature with it, as of a card in
+        use.
+        """
         begun_us = self.at_us
         while self.at_us - begun_us < hours * 3600 * SECOND_US:
             watts = self.noise.uniform(-60.0, 60.0) if self.point.power_w is not None else 0.0
@@ -59,7 +63,11 @@ class Story:
         return point._replace(at_us=self.at_us, power_w=power_w)
 
     def _counted(self, point: CardPoint) -> CardPoint:
-        known = {f"throttle_{name}_ns": value for name, value in self.counters.items() if getattr(point, f"throttle_{name}_ns") is not None}
+        known = {
+            f"throttle_{name}_ns": value
+            for name, value in self.counters.items()
+            if getattr(point, f"throttle_{name}_ns") is not None
+        }
         return point._replace(**known)
 
     def channel(self, settings: DriftSettings = SETTINGS) -> CardChannel:
@@ -67,7 +75,9 @@ class Story:
         return feed(CardChannel(self.point.uuid), self.points, settings)
 
 
-def feed(channel: CardChannel, points: Iterable[CardPoint], settings: DriftSettings = SETTINGS) -> CardChannel:
+def feed(
+    channel: CardChannel, points: Iterable[CardPoint], settings: DriftSettings = SETTINGS
+) -> CardChannel:
     """Look by look, as the daemon does."""
     last_us = 0
     for point in points:
@@ -84,10 +94,15 @@ def signs_of(channel: CardChannel, settings: DriftSettings = SETTINGS) -> list[s
 
 
 def warmed(
-    points: list[CardPoint], tin_c: float = 30.0, limit_c: float = 87.0, cooling: Callable[[float], float] = lambda _: 1.0
+    points: list[CardPoint],
+    tin_c: float = 30.0,
+    limit_c: float = 87.0,
+    cooling: Callable[[float], float] = lambda _: 1.0,
 ) -> list[CardPoint]:
-    """The same looks with the temperatures that their power makes of a two-pole card (an H100: 0.020 °C/W in 4 s, 0.034 °C/W in 90 s);
-    `cooling` multiplies the slow resistance, by the hours since the first look. The margin follows."""
+    """The same looks with the temperatures that their power makes of a two-pole card (an H100:
+    0.020 °C/W in 4 s, 0.034 °C/W in 90 s); `cooling` multiplies the slow resistance, by the hours
+    since the first look. The margin follows.
+    """
     die = sink = 0.0
     found = []
     for before, point in zip([points[0], *points], points, strict=False):
@@ -99,5 +114,7 @@ def warmed(
         die += (watts * 0.020 - die) * -math.expm1(-dt_s / 4.0)
         sink += (watts * 0.034 * cooling(hours) - sink) * -math.expm1(-dt_s / 90.0)
         temp_c = tin_c + die + sink
-        found.append(point._replace(temp_c=float(round(temp_c)), margin_c=float(round(limit_c - temp_c))))
+        found.append(
+            point._replace(temp_c=float(round(temp_c)), margin_c=float(round(limit_c - temp_c)))
+        )
     return found

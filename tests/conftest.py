@@ -13,7 +13,8 @@ from processes import ChildStandIn
 from standin import StandIn
 from webhooks import Receiver
 
-# Where a change is let in or not, the same examples each time; new ones are looked for on the desks of people.
+# Where a change is let in or not, the same examples each time; new ones are looked for on the desks
+# of people.
 hypothesis.settings.register_profile("ci", derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

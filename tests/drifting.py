@@ -1,4 +1,6 @@
-"""A tiny detector for tests of what is around the real one: slow is what is slower than nine tenths of the first canary."""
+"""A tiny detector for tests of what is around the real one: slow is what is slower than nine tenths
+of the first canary.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ START_US = 1_772_366_400_000_000  # noon of a Sunday
 
 @dataclass(slots=True)
 class Tally:
-    """Counts what it is fed with and remembers the last rate; everything it knows is in its fields."""
+    """Counts what it is fed with and remembers the last rate; everything it knows is in its
+    fields.
+    """
 
     first: float | None = None
     last: float | None = None
@@ -49,18 +53,41 @@ class Tally:
         if self.slow_since_us is None or self.first is None or self.last is None:
             return []
         change = 100 * (self.last / self.first - 1)
-        evidence = {"metric": "decode", "change_pct": change, "low_pct": change - 1, "high_pct": change + 1}
+        evidence = {
+            "metric": "decode",
+            "change_pct": change,
+            "low_pct": change - 1,
+            "high_pct": change + 1,
+        }
         severity = Severity.PAGE if change < -50 else Severity.WARNING
         since = as_time(self.slow_since_us)
-        return [Finding(Kind.SPEED, target, "decode", severity, f"{target} is slow", since, evidence=evidence)]
+        return [
+            Finding(
+                Kind.SPEED,
+                target,
+                "decode",
+                severity,
+                f"{target} is slow",
+                since,
+                evidence=evidence,
+            )
+        ]
 
     def armed(self, settings: DriftSettings) -> list[Armed]:
         """Works with the first canary."""
-        return [Armed("decode rate", self.first is not None, f"{self.seen.get('CanaryPoint', 0)} canaries")]
+        return [
+            Armed(
+                "decode rate", self.first is not None, f"{self.seen.get('CanaryPoint', 0)} canaries"
+            )
+        ]
 
     def suspicion(self, settings: DriftSettings) -> float:
         """By how much it is slower."""
-        return 0.0 if self.first is None or self.last is None else max(0.0, min(1.0, 1 - self.last / self.first))
+        return (
+            0.0
+            if self.first is None or self.last is None
+            else max(0.0, min(1.0, 1 - self.last / self.first))
+        )
 
     def relearn(self, now_us: int) -> None:
         """The next canary is the first."""
@@ -71,7 +98,13 @@ class Tally:
 def a_canary(minute: float = 0.0, **changes: Any) -> CanaryPoint:
     """A good warm answer of `sky` at a minute after noon."""
     at_us = START_US + int(minute * MINUTE_US)
-    values: dict[str, Any] = {"probe": "sky", "traffic_class": "chat", "decode_tok_s": 100.0, "ttft_ms": 40.0, "e2e_ms": 90.0}
+    values: dict[str, Any] = {
+        "probe": "sky",
+        "traffic_class": "chat",
+        "decode_tok_s": 100.0,
+        "ttft_ms": 40.0,
+        "e2e_ms": 90.0,
+    }
     values |= changes
     return CanaryPoint(at_us, at_us + int((values["e2e_ms"] or 0) * 1000), **values)
 
@@ -83,4 +116,6 @@ def a_reading(minute: float = 0.0, **changes: Any) -> ServerPoint:
 
 def a_look(minute: float = 0.0, **changes: Any) -> CardPoint:
     """A cool card."""
-    return CardPoint(START_US + int(minute * MINUTE_US), **{"uuid": "GPU-1", "temp_c": 60.0, **changes})
+    return CardPoint(
+        START_US + int(minute * MINUTE_US), **{"uuid": "GPU-1", "temp_c": 60.0, **changes}
+    )

@@ -1,4 +1,6 @@
-"""Canaries of a healthy server, minute by minute, with what a test wants to be wrong with it. Every draw comes from the seed."""
+"""Canaries of a healthy server, minute by minute, with what a test wants to be wrong with it. Every
+draw comes from the seed.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,37 @@ def canaries(
     probes: tuple[str, ...] = ("decode-fixed",),
     **fields: Any,
 ) -> Iterator[CanaryPoint]:
-    """Each probe once a minute: some 70 tokens a second alone, 5 % less for each other request, 0.4 % of noise; 100 ms to a token."""
+    """Each probe once a minute: some 70 tokens a second alone, 5 % less for each other request, 0.4
+    % of noise; 100 ms to a token.
+    """
     for minute in minutes:
         for number, probe in enumerate(sorted(probes)):
             draw = random.Random(f"{seed} {minute} {probe}")
             r = running(minute)
-            rate = (60.0 + len(probe)) / (1 + 0.05 * r) * factor(minute) * math.exp(draw.gauss(0.0, 0.004))
+            rate = (
+                (60.0 + len(probe))
+                / (1 + 0.05 * r)
+                * factor(minute)
+                * math.exp(draw.gauss(0.0, 0.004))
+            )
             wait = 100.0 * wait_factor(minute) * math.exp(draw.gauss(0.0, 0.05))
             at = START_US + minute * MINUTE_US + number * 1_000_000
-            values = {"running": r, "decode_tok_s": rate, "ttft_ms": wait, "completion_tokens": 128.0, "fingerprint": "one", **fields}
-            yield CanaryPoint(at, at + 2_000_000, probe, "chat", **{"process_start_us": START_US, **values})
+            values = {
+                "running": r,
+                "decode_tok_s": rate,
+                "ttft_ms": wait,
+                "completion_tokens": 128.0,
+                "fingerprint": "one",
+                **fields,
+            }
+            yield CanaryPoint(
+                at, at + 2_000_000, probe, "chat", **{"process_start_us": START_US, **values}
+            )
 
 
-def fed(channel: SpeedChannel, points: Iterator[CanaryPoint], settings: DriftSettings = SETTINGS) -> SpeedChannel:
+def fed(
+    channel: SpeedChannel, points: Iterator[CanaryPoint], settings: DriftSettings = SETTINGS
+) -> SpeedChannel:
     """The channel after these canaries, told the time at each."""
     for point in points:
         channel.canary(point, settings)

@@ -1,4 +1,6 @@
-"""A history for tests: made by the migrations, filled through the functions that the daemon uses."""
+"""A history for tests: made by the migrations, filled through the functions that the daemon
+uses.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,12 @@ class History:
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(text(query), values).mappings()]
 
-    def target(self, name: str = "local", at: datetime = NOON, schedule: Mapping[str, float | str | None] | None = None) -> int:
+    def target(
+        self,
+        name: str = "local",
+        at: datetime = NOON,
+        schedule: Mapping[str, float | str | None] | None = None,
+    ) -> int:
         """A watched server."""
 
         def work(connection: Connection) -> int:
@@ -123,7 +130,9 @@ class History:
         def work(connection: Connection) -> list[int]:
             ids = []
             for sample in samples:
-                target_id = record.ensure_target(connection, sample.target, "http://127.0.0.1:8000", sample.started_at)
+                target_id = record.ensure_target(
+                    connection, sample.target, "http://127.0.0.1:8000", sample.started_at
+                )
                 probe = a_probe(sample.probe, traffic_class=sample.traffic_class)
                 revision_id = record.ensure_revision(connection, probe, sample.started_at)
                 ids.append(
@@ -141,6 +150,10 @@ class History:
 
         return self.do(work)
 
-    def incident(self, now: datetime = NOON, channels: Sequence[str] = (), **changes: Any) -> Incident:
+    def incident(
+        self, now: datetime = NOON, channels: Sequence[str] = (), **changes: Any
+    ) -> Incident:
         """An open incident."""
-        return self.do(lambda connection: incidents.report(connection, a_finding(**changes), now, channels))
+        return self.do(
+            lambda connection: incidents.report(connection, a_finding(**changes), now, channels)
+        )

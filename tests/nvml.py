@@ -1,4 +1,6 @@
-"""A libnvidia-ml.so.1 for tests: the stub of tests/nvml_stub under the real binding, driven by a file of values."""
+"""A libnvidia-ml.so.1 for tests: the stub of tests/nvml_stub under the real binding, driven by a
+file of values.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ CARD_B = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
 
 
 def build(folder: Path, *without: str) -> Path:
-    """Compiles the stub; the functions named in `without` are missing, as in an older driver. Needs gcc."""
+    """Compiles the stub; the functions named in `without` are missing, as in an older driver. Needs
+    gcc.
+    """
     subprocess.run(["sh", str(STUB / "build.sh"), str(folder), *without], check=True)
     return folder / "libnvidia-ml.so.1"
 
@@ -80,7 +84,9 @@ class StubNvml:
 
     def drop(self, *prefixes: str) -> None:
         """Take away every value whose key begins so: not offered, or a fault that has ended."""
-        self.values = {key: value for key, value in self.values.items() if not key.startswith(prefixes)}
+        self.values = {
+            key: value for key, value in self.values.items() if not key.startswith(prefixes)
+        }
         self._write()
 
     def report(self, index: int, xid: int) -> None:
@@ -96,7 +102,10 @@ class StubNvml:
         fresh = self.state.with_suffix(".new")
         fresh.write_bytes(
             b"".join(
-                key.encode() + b"=" + (value if isinstance(value, bytes) else str(value).encode()) + b"\n"
+                key.encode()
+                + b"="
+                + (value if isinstance(value, bytes) else str(value).encode())
+                + b"\n"
                 for key, value in self.values.items()
             )
         )

@@ -1,4 +1,6 @@
-"""Programs of ours as child processes: the stand-in for a server, and the daemon with its periods shortened."""
+"""Programs of ours as child processes: the stand-in for a server, and the daemon with its periods
+shortened.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 STANDIN = Path(__file__).parent / "standin.py"
-#: Runs the command line with some constants of ours set anew; one that is not there is an error and not ignored.
+#: Runs the command line with some constants of ours set anew; one that is not there is an error and
+#: not ignored.
 SHORTENED = """
 import json, sys
 from datetime import timedelta
@@ -59,7 +62,11 @@ def get(url: str) -> tuple[int, str]:
 
 def clean_environment(**more: str) -> dict[str, str]:
     """This process's environment without what steers our commands."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_CANARY", "XDG_", "NOTIFY_", "WATCHDOG_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("VLLM_CANARY", "XDG_", "NOTIFY_", "WATCHDOG_"))
+    }
     return kept | more
 
 
@@ -81,7 +88,16 @@ class ChildStandIn:
         """Listen; after a stop on the same port."""
         port_file = self._folder / "standin-port"
         port_file.unlink(missing_ok=True)
-        command = [sys.executable, str(STANDIN), "--port", str(self.port), "--port-file", str(port_file), *self._arguments, *more]
+        command = [
+            sys.executable,
+            str(STANDIN),
+            "--port",
+            str(self.port),
+            "--port-file",
+            str(port_file),
+            *self._arguments,
+            *more,
+        ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         wait_for(port_file.exists, "the stand-in listens")
         self.port = int(port_file.read_text())
@@ -95,7 +111,11 @@ class ChildStandIn:
 
     def set(self, **fields: Any) -> None:
         """Change its state."""
-        request = urllib.request.Request(f"{self.url}/-/control", json.dumps(fields).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self.url}/-/control",
+            json.dumps(fields).encode(),
+            {"Content-Type": "application/json"},
+        )
         with urllib.request.urlopen(request, timeout=5) as answer:
             assert answer.status == 200
 
@@ -107,7 +127,13 @@ class ChildStandIn:
 class DaemonProcess:
     """`vllm-canary run` with its periods shortened."""
 
-    def __init__(self, config: Path, environment: Mapping[str, str] | None = None, log: str = "daemon.log", **periods: float) -> None:
+    def __init__(
+        self,
+        config: Path,
+        environment: Mapping[str, str] | None = None,
+        log: str = "daemon.log",
+        **periods: float,
+    ) -> None:
         self.log_file = config.parent / log
         self._config = config
         self._environment = clean_environment(**(environment or {}))
@@ -117,9 +143,19 @@ class DaemonProcess:
 
     def start(self) -> None:
         """Run."""
-        command = [sys.executable, "-c", SHORTENED, json.dumps(self._periods), "run", "-c", str(self._config)]
+        command = [
+            sys.executable,
+            "-c",
+            SHORTENED,
+            json.dumps(self._periods),
+            "run",
+            "-c",
+            str(self._config),
+        ]
         with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment, cwd=self._config.parent)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self._environment, cwd=self._config.parent
+            )
 
     @property
     def log(self) -> str:

@@ -1,4 +1,6 @@
-"""One watched server for the tests of the whole detector: canaries, looks at its card and readings of its page, minute after minute."""
+"""One watched server for the tests of the whole detector: canaries, looks at its card and readings
+of its page, minute after minute.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from monitor.model import CanaryPoint, CardPoint, Finding, Point, ServerPoint
 #: Learns in two hours, so that a test of a whole story takes a moment.
 QUICK = DriftSettings(learn_h=2.0, learn_blocks=20, support_samples=20)
 START_US = 1_700_000_000_000_000
-PROBES = {"rate": ("batch", 128.0, 100.0, 30.0), "chat": ("chat", 32.0, 105.0, 12.0)}  # class, tokens, tokens a second, ms
+PROBES = {
+    "rate": ("batch", 128.0, 100.0, 30.0),
+    "chat": ("chat", 32.0, 105.0, 12.0),
+}  # class, tokens, tokens a second, ms
 
 
 @dataclass(slots=True)
@@ -73,20 +78,29 @@ class ServerStory:
             self.steps += 30 * 120 / state.slow
             yield at_us + second * SECOND_US, self._reading(at_us + second * SECOND_US)
 
-    def _canary(self, name: str, kind: str, tokens: float, rate: float, ttft_ms: float, at_us: int) -> tuple[int, CanaryPoint]:
+    def _canary(
+        self, name: str, kind: str, tokens: float, rate: float, ttft_ms: float, at_us: int
+    ) -> tuple[int, CanaryPoint]:
         state = self.state
         base = CanaryPoint(
             at_us, at_us, name, kind, fingerprint=state.digest, process_start_us=state.process_us, gpu_uuid="GPU-1", running=4.0,
             waiting=state.waiting, gpu_temp_c=state.temp_c, sm_clock_mhz=state.clock_mhz,
         )  # fmt: skip
         if state.stuck:
-            return at_us + 2 * SECOND_US, base._replace(known_us=at_us + 2 * SECOND_US, outcome="queue_cap", e2e_ms=2000.0)
+            return at_us + 2 * SECOND_US, base._replace(
+                known_us=at_us + 2 * SECOND_US, outcome="queue_cap", e2e_ms=2000.0
+            )
         rate = rate / state.slow * (1.0 + self.chance.gauss(0.0, 0.004))
         ttft_ms = ttft_ms * state.slow * state.prefill * (1.0 + abs(self.chance.gauss(0.0, 0.05)))
         e2e_ms = ttft_ms + 1000.0 * tokens / rate
         known_us = at_us + round(1000 * e2e_ms)
         return known_us, base._replace(
-            known_us=known_us, ttft_ms=ttft_ms, e2e_ms=e2e_ms, decode_tok_s=rate, completion_tokens=tokens, prompt_tokens=20.0
+            known_us=known_us,
+            ttft_ms=ttft_ms,
+            e2e_ms=e2e_ms,
+            decode_tok_s=rate,
+            completion_tokens=tokens,
+            prompt_tokens=20.0,
         )
 
     def _look(self, at_us: int) -> CardPoint:
@@ -108,8 +122,15 @@ def known_us(point: Point) -> int:
     return point.known_us if isinstance(point, CanaryPoint) else point.at_us
 
 
-def feed(detector: Detector, points: Iterator[Point], settings: DriftSettings = QUICK, target: str = "box") -> list[Finding]:
-    """Let a detector take up points and judge after each, as the daemon does; what it finds at the end."""
+def feed(
+    detector: Detector,
+    points: Iterator[Point],
+    settings: DriftSettings = QUICK,
+    target: str = "box",
+) -> list[Finding]:
+    """Let a detector take up points and judge after each, as the daemon does; what it finds at the
+    end.
+    """
     now_us = START_US
     for point in points:
         now_us = max(now_us, known_us(point))

@@ -1,9 +1,11 @@
-"""A scripted stand-in for a vLLM server: no model, no GPU, standard library only, one file that can be copied anywhere.
+"""A scripted stand-in for a vLLM server: no model, no GPU, standard library only, one file that can
+be copied anywhere.
 
     python3 standin.py --port 0 --port-file port.txt --max-model-len 4096 --set tokens_per_chunk=2
 
-It speaks what vLLM 0.32 was seen to speak (tests/captures/vllm-0.32.0) and does what its `State` says. The state may be
-changed while it runs: in a test by `server.state.frozen = True`, from elsewhere by `POST /-/control` with JSON.
+It speaks what vLLM 0.32 was seen to speak (tests/captures/vllm-0.32.0) and does what its `State`
+says. The state may be changed while it runs: in a test by `server.state.frozen = True`, from
+elsewhere by `POST /-/control` with JSON.
 """
 
 from __future__ import annotations
@@ -31,14 +33,18 @@ ANSWERS: Mapping[str, str] = {
     "What is 17 plus 25?": "17 plus 25 equals 42.",
     "Name the three primary colours.": "The three primary colours are red, yellow and blue.",
     "Extract the invoice as JSON: Invoice 1043 from Acme for 250.00 EUR due 2026-12-31.": (
-        '{"invoice": 1043, "vendor": "Acme", "amount": 250.0, "currency": "EUR", "due": "2026-12-31"}'
+        '{"invoice": 1043, "vendor": "Acme", "amount": 250.0, "currency": "EUR", "due": '
+        '"2026-12-31"}'
     ),
     "Extract the invoice as JSON: Invoice 2210 from Globex for 99.50 USD due 2027-01-15.": (
-        '{"invoice": 2210, "vendor": "Globex", "amount": 99.5, "currency": "USD", "due": "2027-01-15"}'
+        '{"invoice": 2210, "vendor": "Globex", "amount": 99.5, "currency": "USD", "due": '
+        '"2027-01-15"}'
     ),
     "Count from one to thirty in words.": (
-        "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, "
-        "sixteen, seventeen, eighteen, nineteen, twenty, twenty-one, twenty-two, twenty-three, twenty-four, "
+        "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, "
+        "fourteen, fifteen, "
+        "sixteen, seventeen, eighteen, nineteen, twenty, twenty-one, twenty-two, twenty-three, "
+        "twenty-four, "
         "twenty-five, twenty-six, twenty-seven, twenty-eight, twenty-nine, thirty."
     ),
     "Write a haiku about heat.": (
@@ -51,13 +57,56 @@ ANSWERS: Mapping[str, str] = {
         "A batch job delayed a chat request by nine seconds."
     ),
 }
-FILLER = "The canary sings the same song every minute and somebody listens whether it still sounds the same."
-OTHERS = (" canary", " song", ".", "-", " same")  # what else could have come, where log-probabilities are asked for
+FILLER = (
+    "The canary sings the same song every minute and somebody listens whether it still "
+    "sounds the same."
+)
+OTHERS = (
+    " canary",
+    " song",
+    ".",
+    "-",
+    " same",
+)  # what else could have come, where log-probabilities are asked for
 BLOCK = 16  # tokens per block of the prefix cache, vLLM's default on a GPU
-TTFT_EDGES = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0, 160.0)
+TTFT_EDGES = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    40.0,
+    160.0,
+)
 REQUEST_EDGES = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0, 240.0, 1920.0, 7680.0)
-STEP_EDGES = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-CACHE_CONFIG = {  # the other labels of vllm:cache_config_info that a monitor reads, values as a real server shows them
+STEP_EDGES = (
+    1.0,
+    8.0,
+    16.0,
+    32.0,
+    64.0,
+    128.0,
+    256.0,
+    512.0,
+    1024.0,
+    2048.0,
+    4096.0,
+    8192.0,
+    16384.0,
+)
+# the other labels of vllm:cache_config_info that a monitor reads, values as a real server shows
+# them
+CACHE_CONFIG = {
     "_block_size_resolved": "True", "block_size": str(BLOCK), "cache_dtype": "auto", "enable_prefix_caching": "True",
     "engine": "0", "gpu_memory_utilization": "0.92", "is_attention_free": "False", "kv_cache_memory_bytes": "None",
     "kv_offloading_backend": "native", "kv_offloading_size": "None", "mamba_cache_dtype": "auto",
@@ -74,20 +123,28 @@ class State:
     version: str = "0.32.0"
     served_name: str = "tiny-canary"
     root: str = "models/tiny-canary"
-    extra_models: list[Json] = field(default_factory=list)  # more cards for /v1/models: id, root, parent
+    extra_models: list[Json] = field(
+        default_factory=list
+    )  # more cards for /v1/models: id, root, parent
     max_model_len: int = 4096
     kv_cache_size_tokens: int = 524288
     template_salt: str = ""  # words that the chat template adds to each prompt
     system_fingerprint: str | None = "vllm-0.32.0-bf6c1f39"
-    process_start: float = field(default_factory=time.time)  # set it, and all counters begin anew, as after a restart
+    process_start: float = field(
+        default_factory=time.time
+    )  # set it, and all counters begin anew, as after a restart
     api_key: str | None = None
-    moved_nat: float = 0.0  # how much less likely it finds every token of a prompt that it is asked to score: other weights
+    # how much less likely it finds every token of a prompt that it is asked to score: other weights
+    moved_nat: float = 0.0
     # how it answers
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     ttft_s: float = 0.02
     itl_s: float = 0.004
-    queue_s: float = 0.0  # wait before the prefill, while the engine works for others: steps move, waiting shows us
-    role_chunk_s: float | None = None  # role chunk so long after the request (older vLLM); None: with a token
+    # wait before the prefill, while the engine works for others: steps move, waiting shows us
+    queue_s: float = 0.0
+    role_chunk_s: float | None = (
+        None  # role chunk so long after the request (older vLLM); None: with a token
+    )
     tokens_per_chunk: int = 1
     reasoning_tokens: int = 0  # so many first tokens come as delta.reasoning
     per_request_metrics: bool = False
@@ -95,13 +152,19 @@ class State:
     sse_keep_alive_s: float = 0.0  # comment lines in a silent stream; 0: none
     # what is wrong with it
     sleeping: bool = False
-    frozen: bool = False  # the engine hangs: no bytes, counters and gauges stand still, /health says 200
+    frozen: bool = (
+        False  # the engine hangs: no bytes, counters and gauges stand still, /health says 200
+    )
     stream_fault: str | None = None  # one of FAULTS
-    fault_after: int = 2  # tokens that come before error_event, cut, malformed; 0: not even the role chunk
+    fault_after: int = (
+        2  # tokens that come before error_event, cut, malformed; 0: not even the role chunk
+    )
     http_status: int = 200  # of the completion routes
     health_status: int = 200
     metrics_status: int | str = 200  # or "slow", "garbage"
-    hide_metrics: list[str] = field(default_factory=list)  # names of families that /metrics leaves out
+    hide_metrics: list[str] = field(
+        default_factory=list
+    )  # names of families that /metrics leaves out
     # what others do on it
     other_running: int = 0
     other_waiting: int = 0
@@ -111,11 +174,23 @@ class State:
     preemptions: int = 0
     # what it was asked, most recent last
     requests: list[Json] = field(default_factory=list)  # bodies of completion requests
-    headers: list[dict[str, str]] = field(default_factory=list)  # their headers, names in lower case
+    headers: list[dict[str, str]] = field(
+        default_factory=list
+    )  # their headers, names in lower case
     paths: list[str] = field(default_factory=list)  # "GET /metrics" of every request
 
 
-FAULTS = ("error_event", "cut", "no_done", "html", "malformed", "endless_drip", "null_content", "abort", "empty")
+FAULTS = (
+    "error_event",
+    "cut",
+    "no_done",
+    "html",
+    "malformed",
+    "endless_drip",
+    "null_content",
+    "abort",
+    "empty",
+)
 LOGS = ("requests", "headers", "paths")
 
 
@@ -139,12 +214,17 @@ class Token(NamedTuple):
 END = Token("", 2)
 
 
-WORDS: dict[int, Token] = {1: Token("<s>", 1), END.id: END}  # every token that was ever made, by its id
+WORDS: dict[int, Token] = {
+    1: Token("<s>", 1),
+    END.id: END,
+}  # every token that was ever made, by its id
 
 
 def tokenize(text: str) -> list[Token]:
     """Words are tokens; their ids follow from the text."""
-    tokens = [Token(word, 5 + zlib.crc32(word.encode()) % 30000) for word in re.findall(r"\s*\S+", text)]
+    tokens = [
+        Token(word, 5 + zlib.crc32(word.encode()) % 30000) for word in re.findall(r"\s*\S+", text)
+    ]
     WORDS.update((token.id, token) for token in tokens)
     return tokens
 
@@ -194,7 +274,9 @@ class ReplyError(Exception):
 
 def vllm_error(status: int, kind: str, message: str, param: str | None = None) -> ReplyError:
     """An error in the shape of vLLM's API."""
-    return ReplyError(status, {"error": {"message": message, "type": kind, "param": param, "code": status}})
+    return ReplyError(
+        status, {"error": {"message": message, "type": kind, "param": param, "code": status}}
+    )
 
 
 @dataclass
@@ -222,16 +304,29 @@ class Request:
         try:
             body = json.loads(self.content)
         except ValueError as error:
-            details = f"{{'type': 'json_invalid', 'loc': 'body', 'msg': 'JSON decode error', 'ctx': '{error}'}}"
-            raise vllm_error(400, "Bad Request", f"1 validation error:\n  {details}", "body") from None
+            details = (
+                f"{{'type': 'json_invalid', 'loc': 'body', 'msg': 'JSON decode error', "
+                f"'ctx': '{error}'}}"
+            )
+            raise vllm_error(
+                400, "Bad Request", f"1 validation error:\n  {details}", "body"
+            ) from None
         if not isinstance(body, dict):
-            raise vllm_error(400, "Bad Request", "1 validation error:\n  {'type': 'dict_type', 'loc': 'body'}", "body")
+            raise vllm_error(
+                400,
+                "Bad Request",
+                "1 validation error:\n  {'type': 'dict_type', 'loc': 'body'}",
+                "body",
+            )
         return body
 
     def reply(self, body: Json | str, status: int = 200, kind: str = "application/json") -> None:
         """Answer with a whole body."""
         content = body.encode() if isinstance(body, str) else compact(body).encode()
-        head = f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: "
+            f"{len(content)}\r\n\r\n"
+        )
         self.writer.write(head.encode() + content)
 
 
@@ -320,7 +415,8 @@ class StandIn:
         for name, value in fields.items():
             setattr(self.state, name, value)
 
-    # -- HTTP ---------------------------------------------------------------------------------------------------------
+    # -- HTTP
+    # ---------------------------------------------------------------------------------------------------------
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
@@ -351,7 +447,11 @@ class StandIn:
 
     async def _route(self, request: Request) -> None:
         state, route = self.state, request.route
-        if state.api_key and " /v1" in route and request.headers.get("authorization") != f"Bearer {state.api_key}":
+        if (
+            state.api_key
+            and " /v1" in route
+            and request.headers.get("authorization") != f"Bearer {state.api_key}"
+        ):
             raise ReplyError(401, {"error": "Unauthorized"})
         match route:
             case "GET /health":
@@ -359,7 +459,12 @@ class StandIn:
             case "GET /version":
                 request.reply({"version": state.version})
             case "GET /v1/models":
-                request.reply({"object": "list", "data": [self._card(extra) for extra in ({}, *state.extra_models)]})
+                request.reply(
+                    {
+                        "object": "list",
+                        "data": [self._card(extra) for extra in ({}, *state.extra_models)],
+                    }
+                )
             case "GET /metrics":
                 await self._metrics(request)
             case "POST /tokenize":
@@ -388,7 +493,12 @@ class StandIn:
     def _tokenize(self, body: Json) -> Json:
         self._check_model(body)
         ids = [token.id for token in self._prompt(body)]
-        return {"count": len(ids), "max_model_len": self.state.max_model_len, "tokens": ids, "token_strs": None}
+        return {
+            "count": len(ids),
+            "max_model_len": self.state.max_model_len,
+            "tokens": ids,
+            "token_strs": None,
+        }
 
     def _prompt(self, body: Json) -> list[Token]:
         """The tokens of the prompt; messages go through the chat template."""
@@ -404,10 +514,13 @@ class StandIn:
     def _check_model(self, body: Json) -> None:
         names = [self.state.served_name, *(card["id"] for card in self.state.extra_models)]
         if body.get("model", names[0]) not in names:
-            message = f"The model `{body['model']}` does not exist. Valid aliases: {', '.join(names)}."
+            message = (
+                f"The model `{body['model']}` does not exist. Valid aliases: {', '.join(names)}."
+            )
             raise vllm_error(404, "NotFoundError", message, "model")
 
-    # -- completions --------------------------------------------------------------------------------------------------
+    # -- completions
+    # --------------------------------------------------------------------------------------------------
 
     def _job(self, request: Request) -> Job:
         """Check a request as vLLM does, and decide what will be answered."""
@@ -423,19 +536,36 @@ class StandIn:
             raise vllm_error(state.http_status, kind, message)
         self._check_model(body)
         if chat and not isinstance(body.get("messages"), list):
-            details = "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a valid list'}"
-            raise vllm_error(400, "Bad Request", f"1 validation error:\n  {details}", "body.messages")
+            details = (
+                "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a "
+                "valid list'}"
+            )
+            raise vllm_error(
+                400, "Bad Request", f"1 validation error:\n  {details}", "body.messages"
+            )
         if body.get("stream_options") and not body.get("stream"):
-            raise vllm_error(400, "Bad Request", "Stream options can only be defined when `stream=True`.", "body")
+            raise vllm_error(
+                400, "Bad Request", "Stream options can only be defined when `stream=True`.", "body"
+            )
         prompt, limit = self._prompt(body), state.max_model_len
-        asked = body.get("max_completion_tokens") or body.get("max_tokens") or (limit - len(prompt) if chat else 16)
+        asked = (
+            body.get("max_completion_tokens")
+            or body.get("max_tokens")
+            or (limit - len(prompt) if chat else 16)
+        )
         if asked > limit:
             message = f"max_tokens={asked} cannot be greater than max_model_len={limit}."
             hint = f"Please request fewer output tokens. (parameter=max_tokens, value={asked})"
             raise vllm_error(400, "BadRequestError", f"{message} {hint}", "max_tokens")
         if not 1 <= asked <= limit - len(prompt):
-            message = f"This model's maximum context length is {limit} tokens. However, your prompt contains at least "
-            message += f"{len(prompt)} input tokens. Please reduce the length of the input prompt or the number of "
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your "
+                "prompt contains at least "
+            )
+            message += (
+                f"{len(prompt)} input tokens. Please reduce the length of the input "
+                "prompt or the number of "
+            )
             message += f"requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             raise vllm_error(400, "BadRequestError", message, "input_tokens")
         answer, finish = self._answer(body, chat, asked)
@@ -451,15 +581,23 @@ class StandIn:
         if self.state.stream_fault == "empty":
             return [END], "stop"
         question = body["messages"][-1]["content"] if chat else body["prompt"]
-        known = tokenize(self.state.answers.get(question, FILLER) if isinstance(question, str) else FILLER)
-        wanted = limit if body.get("ignore_eos") else max(len(known), min(body.get("min_tokens", 0), limit))
+        known = tokenize(
+            self.state.answers.get(question, FILLER) if isinstance(question, str) else FILLER
+        )
+        wanted = (
+            limit
+            if body.get("ignore_eos")
+            else max(len(known), min(body.get("min_tokens", 0), limit))
+        )
         tokens = [*known, *islice(cycle(tokenize(" " + FILLER)), max(0, wanted - len(known)))]
         if len(tokens) >= limit:
             return tokens[:limit], "length"
         return [*tokens, END], "stop"
 
     async def _engine(self, job: Job) -> AsyncGenerator[list[Token], None]:
-        """Work through one request as an engine does, counting; yields the tokens of one chunk at a time."""
+        """Work through one request as an engine does, counting; yields the tokens of one chunk at a
+        time.
+        """
         state, counters = self.state, job.counters
         await self._while_stuck(job)
         counters.waiting += 1
@@ -482,11 +620,17 @@ class StandIn:
                 job.last = time.monotonic()
                 job.first = job.first or job.last
                 chunk.append(token)
-                if i == 0 or len(chunk) >= state.tokens_per_chunk or (not drip and i == len(job.answer) - 1):
+                if (
+                    i == 0
+                    or len(chunk) >= state.tokens_per_chunk
+                    or (not drip and i == len(job.answer) - 1)
+                ):
                     yield chunk
                     chunk = []
             job.finish = "abort" if state.stream_fault == "abort" else job.finish
-            counters.success[job.finish] += 1  # a client that left before is counted nowhere, as in vLLM
+            counters.success[job.finish] += (
+                1  # a client that left before is counted nowhere, as in vLLM
+            )
             counters.ttft.observe(job.first - job.arrived)
             counters.queue.observe(job.scheduled - job.arrived)
             counters.prefill.observe(job.first - job.scheduled)
@@ -499,10 +643,14 @@ class StandIn:
             await self._pause(job, 0.02)
 
     async def _pause(self, job: Job, seconds: float) -> None:
-        """Sleep, but notice a client that leaves, and keep a silent stream alive where that is asked."""
+        """Sleep, but notice a client that leaves, and keep a silent stream alive where that is
+        asked.
+        """
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
-            if job.request.reader.at_eof() or job.request.reader.exception() is not None:  # the second: with something of ours unread
+            if (
+                job.request.reader.at_eof() or job.request.reader.exception() is not None
+            ):  # the second: with something of ours unread
                 raise ConnectionResetError("the client has left")
             every = self.state.sse_keep_alive_s
             if every and job.wrote is not None and time.monotonic() - job.wrote >= every:
@@ -526,7 +674,10 @@ class StandIn:
         if fault in {"error_event", "cut", "malformed"}:
             fails_after = min(state.fault_after, len(job.answer) - 1)
         await self._while_stuck(job)
-        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+        head = (
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; "
+            "charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
         job.request.writer.write(head.encode())
         job.wrote = time.monotonic()
         if role_early := job.chat and state.role_chunk_s is not None:
@@ -539,12 +690,16 @@ class StandIn:
                     return
                 if job.chat and not role_early and job.sent == 0:
                     await self._send(job, self._role_chunk(job))
-                await self._send(job, self._chunk(job, [self._choice(job, tokens)], job.sent + len(tokens)))
+                await self._send(
+                    job, self._chunk(job, [self._choice(job, tokens)], job.sent + len(tokens))
+                )
                 job.sent += len(tokens)
         if (job.body.get("stream_options") or {}).get("include_usage"):
             closing = self._chunk(job, []) | {"usage": self._usage(job, job.sent)}
             closing["system_fingerprint"] = state.system_fingerprint
-            await self._send(job, closing | ({"metrics": self._timing(job)} if state.per_request_metrics else {}))
+            await self._send(
+                job, closing | ({"metrics": self._timing(job)} if state.per_request_metrics else {})
+            )
         if fault != "no_done":
             await self._send(job, "data: [DONE]")
         job.request.writer.write(b"0\r\n\r\n")
@@ -554,7 +709,10 @@ class StandIn:
             raise ConnectionResetError("cut on purpose")
         message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
         error = vllm_error(500, "InternalServerError", message).body
-        await self._send(job, error if fault == "error_event" else 'data: {"id":"chatcmpl-broken","choices":[{"ind')
+        await self._send(
+            job,
+            error if fault == "error_event" else 'data: {"id":"chatcmpl-broken","choices":[{"ind',
+        )
         await self._send(job, "data: [DONE]")
         job.request.writer.write(b"0\r\n\r\n")
 
@@ -567,25 +725,45 @@ class StandIn:
         job.wrote = time.monotonic()
         await job.request.writer.drain()
 
-    # -- the shapes of vLLM's answers ---------------------------------------------------------------------------------
+    # -- the shapes of vLLM's answers
+    # ---------------------------------------------------------------------------------
 
     def _chunk(self, job: Job, choices: list[Json], counted: int | None = None) -> Json:
         kind = "chat.completion.chunk" if job.chat else "text_completion"
-        chunk: Json = {"id": job.id, "object": kind, "created": int(time.time()), "model": self.state.served_name}
+        chunk: Json = {
+            "id": job.id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.state.served_name,
+        }
         chunk["choices"] = choices
-        if counted is not None and (job.body.get("stream_options") or {}).get("continuous_usage_stats"):
-            chunk["usage"] = self._usage(job, counted, details=False) | {"completion_tokens_details": None}
+        if counted is not None and (job.body.get("stream_options") or {}).get(
+            "continuous_usage_stats"
+        ):
+            chunk["usage"] = self._usage(job, counted, details=False) | {
+                "completion_tokens_details": None
+            }
         return chunk
 
     def _role_chunk(self, job: Job) -> Json:
-        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        choice = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
         ids = [token.id for token in job.prompt] if job.body.get("return_token_ids") else None
         return self._chunk(job, [choice], 0) | {"prompt_token_ids": ids, "prompt_text": None}
 
     def _choice(self, job: Job, tokens: list[Token]) -> Json:
         fault = self.state.stream_fault
         ending = job.sent + len(tokens) >= len(job.answer) and fault != "endless_drip"
-        choice: Json = {"index": 0, "logprobs": self._logprobs(job, tokens), "finish_reason": None, "stop_reason": None}
+        choice: Json = {
+            "index": 0,
+            "logprobs": self._logprobs(job, tokens),
+            "finish_reason": None,
+            "stop_reason": None,
+        }
         if ending:
             choice["finish_reason"] = "abort" if fault == "abort" else job.finish
         with_ids = job.body.get("return_token_ids")
@@ -597,7 +775,9 @@ class StandIn:
                 del choice["stop_reason"]
         else:
             choice["text"] = text
-            choice["prompt_token_ids"] = [token.id for token in job.prompt] if with_ids and job.sent == 0 else None
+            choice["prompt_token_ids"] = (
+                [token.id for token in job.prompt] if with_ids and job.sent == 0 else None
+            )
         return choice | {"token_ids": [token.id for token in tokens] if with_ids else None}
 
     @staticmethod
@@ -617,7 +797,11 @@ class StandIn:
         if job.chat:
             tops = [[entry(*pair) for pair in ranked(token)] for token in tokens]
             entries = [entry(token.name, token.logprob) for token in tokens]
-            return {"content": [e | {"top_logprobs": top_} for e, top_ in zip(entries, tops, strict=True)]}
+            return {
+                "content": [
+                    e | {"top_logprobs": top_} for e, top_ in zip(entries, tops, strict=True)
+                ]
+            }
         lengths = [len(token.text) for token in (*job.answer[: job.sent], *tokens)]
         return {
             "text_offset": [sum(lengths[: job.sent + i]) for i in range(len(tokens))],
@@ -632,13 +816,23 @@ class StandIn:
             return None
 
         def place(token: Token) -> Json:
-            return {str(token.id): {"logprob": token.logprob - self.state.moved_nat, "rank": 1, "decoded_token": token.name}}
+            return {
+                str(token.id): {
+                    "logprob": token.logprob - self.state.moved_nat,
+                    "rank": 1,
+                    "decoded_token": token.name,
+                }
+            }
 
         return [None, *(place(token) for token in job.prompt[1:])]
 
     def _usage(self, job: Job, completion: int, details: bool = True) -> Json:
         prompt = len(job.prompt)
-        usage: Json = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+        usage: Json = {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + completion,
+            "completion_tokens": completion,
+        }
         if details and self.state.prompt_tokens_details:
             created = {"created_cache_tokens": 0} if job.chat else {}
             usage["prompt_tokens_details"] = {"cached_tokens": job.cached} | created
@@ -646,7 +840,9 @@ class StandIn:
 
     @staticmethod
     def _timing(job: Job) -> Json:
-        """Per-request metrics; their TTFT begins when the request is scheduled, not when it arrives."""
+        """Per-request metrics; their TTFT begins when the request is scheduled, not when it
+        arrives.
+        """
         decode, whole = job.last - job.first, job.last - job.scheduled
         return {
             "time_to_first_token_ms": (job.first - job.scheduled) * 1e3,
@@ -660,21 +856,31 @@ class StandIn:
         choice = self._choice(job, tokens) | {"finish_reason": job.finish, "stop_reason": None}
         if job.chat:
             choice["message"] = {"role": "assistant", "content": choice.pop("delta").get("content")}
-        body = self._chunk(job, [choice]) | {"object": "chat.completion" if job.chat else "text_completion"}
+        body = self._chunk(job, [choice]) | {
+            "object": "chat.completion" if job.chat else "text_completion"
+        }
         body |= {"service_tier": None, "system_fingerprint": self.state.system_fingerprint}
         body |= {"usage": self._usage(job, len(tokens)), "kv_transfer_params": None}
         (body if job.chat else choice)["prompt_logprobs"] = self._prompt_logprobs(job)
         return body | {"metrics": self._timing(job) if self.state.per_request_metrics else None}
 
-    # -- /metrics -----------------------------------------------------------------------------------------------------
+    # -- /metrics
+    # -----------------------------------------------------------------------------------------------------
 
     async def _metrics(self, request: Request) -> None:
         status = self.state.metrics_status
         if status == "slow":
             await asyncio.sleep(3)
         if isinstance(status, int) and status != 200:
-            raise ReplyError(status, {"detail": "Not Found"} if status == 404 else {"error": "Internal Server Error"})
-        page = "<html>not{ the metrics} 12\nvllm:broken{engine=" if status == "garbage" else self.metrics_page()
+            raise ReplyError(
+                status,
+                {"detail": "Not Found"} if status == 404 else {"error": "Internal Server Error"},
+            )
+        page = (
+            "<html>not{ the metrics} 12\nvllm:broken{engine="
+            if status == "garbage"
+            else self.metrics_page()
+        )
         request.reply(page, kind="text/plain; version=1.0.0; charset=utf-8")
 
     def metrics_page(self) -> str:
@@ -682,7 +888,9 @@ class StandIn:
         state, c = self.state, self.counters
         lines: list[str] = []
 
-        def family(name: str, kind: str, rows: Iterable[tuple[str, Json, float]], core: bool = True) -> None:
+        def family(
+            name: str, kind: str, rows: Iterable[tuple[str, Json, float]], core: bool = True
+        ) -> None:
             if name in state.hide_metrics:
                 return
             lines.extend((f"# HELP {name} {name} of the stand-in.", f"# TYPE {name} {kind}"))
@@ -692,7 +900,10 @@ class StandIn:
                 lines.append(f"{name}{suffix}{f'{{{labels}}}' if labels else ''} {number(value)}")
 
         def histogram(name: str, h: Histogram) -> None:
-            buckets = [("_bucket", {"le": number(edge)}, float(n)) for edge, n in zip(h.edges, h.buckets, strict=True)]
+            buckets = [
+                ("_bucket", {"le": number(edge)}, float(n))
+                for edge, n in zip(h.edges, h.buckets, strict=True)
+            ]
             family(name, "histogram", [*buckets, ("_count", {}, h.count), ("_sum", {}, h.sum)])
 
         def plain(name: str, kind: str, value: float) -> None:
@@ -704,12 +915,24 @@ class StandIn:
         plain("vllm:num_requests_waiting", "gauge", waiting)
         reasons = [("", {"reason": "capacity"}, waiting), ("", {"reason": "deferred"}, 0)]
         family("vllm:num_requests_waiting_by_reason", "gauge", reasons)
-        asleep = {"awake": not state.sleeping, "weights_offloaded": state.sleeping, "discard_all": False}
-        family("vllm:engine_sleep_state", "gauge", [("", {"sleep_state": k}, float(v)) for k, v in asleep.items()])
+        asleep = {
+            "awake": not state.sleeping,
+            "weights_offloaded": state.sleeping,
+            "discard_all": False,
+        }
+        family(
+            "vllm:engine_sleep_state",
+            "gauge",
+            [("", {"sleep_state": k}, float(v)) for k, v in asleep.items()],
+        )
         plain("vllm:kv_cache_usage_perc", "gauge", state.kv_usage)
         plain("vllm:num_preemptions_total", "counter", state.preemptions)
         plain("vllm:prompt_tokens_total", "counter", c.prompt_tokens + state.other_prompt_tokens)
-        plain("vllm:generation_tokens_total", "counter", c.generation_tokens + state.other_generation_tokens)
+        plain(
+            "vllm:generation_tokens_total",
+            "counter",
+            c.generation_tokens + state.other_generation_tokens,
+        )
         reasons = [("", {"finished_reason": reason}, n) for reason, n in c.success.items()]
         family("vllm:request_success_total", "counter", reasons)
         histogram("vllm:iteration_tokens_total", c.steps)
@@ -746,18 +969,31 @@ async def main() -> None:
     parser.add_argument("--itl", type=float, dest="itl_s", help="seconds between tokens")
     parser.add_argument("--served-name")
     parser.add_argument("--api-key")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=JSON", help="any other field of the state")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=JSON",
+        help="any other field of the state",
+    )
     options = vars(parser.parse_args())
-    host, port, port_file, settings = (options.pop(name) for name in ("host", "port", "port_file", "set"))
+    host, port, port_file, settings = (
+        options.pop(name) for name in ("host", "port", "port_file", "set")
+    )
     fields = {name: value for name, value in options.items() if value is not None}
-    fields |= {name: json.loads(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    fields |= {
+        name: json.loads(value)
+        for name, _, value in (setting.partition("=") for setting in settings)
+    }
     stop = asyncio.Event()
     for number_ in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number_, stop.set)
     async with StandIn(host, port, **fields) as server:
         print(server.url, flush=True)
         if port_file is not None:
-            partial = port_file.with_name(port_file.name + ".new")  # a reader never sees a half-written file
+            partial = port_file.with_name(
+                port_file.name + ".new"
+            )  # a reader never sees a half-written file
             partial.write_text(f"{server.port}\n")
             partial.rename(port_file)
         await stop.wait()

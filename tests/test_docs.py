@@ -23,7 +23,9 @@ def generated() -> dict[str, str]:
 
 def test_the_reference_pages_are_what_the_code_makes_of_itself() -> None:
     for name, text in generated().items():
-        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is out of date: make docs"
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, (
+            f"docs/{name} is out of date: make docs"
+        )
 
 
 def test_every_field_of_a_sample_is_explained() -> None:
@@ -37,7 +39,9 @@ def test_every_outcome_is_explained() -> None:
 
 
 def test_every_kind_that_the_judges_can_find_is_explained() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "monitor" / "judge").glob("*.py"))
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "monitor" / "judge").glob("*.py")
+    )
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     found = {Kind[name] for name in re.findall(r"Kind\.([A-Z_]+)", sources)}
     assert found, "the judges name no kind: this test looks in the wrong place"
@@ -45,8 +49,17 @@ def test_every_kind_that_the_judges_can_find_is_explained() -> None:
 
 
 def test_every_command_that_a_page_tells_to_type_exists() -> None:
-    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    typed = {word for page in pages for word in re.findall(r"vllm-canary ([a-z]+)\b", page.read_text(encoding="utf-8"))}
+    pages = [
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
+    typed = {
+        word
+        for page in pages
+        for word in re.findall(r"vllm-canary ([a-z]+)\b", page.read_text(encoding="utf-8"))
+    }
     assert typed - set(COMMANDS) - {"writes", "run", "has", "is", "and"} == set()
 
 

@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 
 from monitor.text import both_ends, one_line, whole_text
 
-ANY_TEXT = st.text(st.characters(), max_size=60)  # control characters and halves of surrogate pairs too
+ANY_TEXT = st.text(
+    st.characters(), max_size=60
+)  # control characters and halves of surrogate pairs too
 
 
 @given(ANY_TEXT)
-def test_whatever_a_server_writes_becomes_a_text_that_every_file_and_database_takes(text: str) -> None:
+def test_whatever_a_server_writes_becomes_a_text_that_every_file_and_database_takes(
+    text: str,
+) -> None:
     whole = whole_text(text)
     whole.encode()
     assert "\0" not in whole
@@ -30,7 +34,10 @@ def test_a_line_is_printable_and_no_longer_than_it_may_be(text: str, limit: int)
 
 
 def test_what_steers_a_terminal_or_forges_a_line_is_spelled() -> None:
-    assert one_line("\x1b]0;owned\x07\nWARNING all is well\u202e") == "\\x1b]0;owned\\x07 WARNING all is well\\u202e"
+    assert (
+        one_line("\x1b]0;owned\x07\nWARNING all is well\u202e")
+        == "\\x1b]0;owned\\x07 WARNING all is well\\u202e"
+    )
 
 
 def test_of_a_long_sentence_both_ends_are_kept() -> None:

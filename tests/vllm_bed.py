@@ -1,7 +1,9 @@
-"""What `make test-vllm` is built from: a real vLLM server on CPU, batch load on it, a webhook receiver, and the product beside them.
+"""What `make test-vllm` is built from: a real vLLM server on CPU, batch load on it, a webhook
+receiver, and the product beside them.
 
-The file lies outside tests/vllm/ because a folder of that name on the import path looks like the package vllm.
-Everything here speaks to the product the way its users do: command line, configuration files, HTTP, the view `samples`.
+The file lies outside tests/vllm/ because a folder of that name on the import path looks like the
+package vllm. Everything here speaks to the product the way its users do: command line,
+configuration files, HTTP, the view `samples`.
 """
 
 from __future__ import annotations
@@ -32,16 +34,23 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 SERVED_MODEL = "tiny-canary"
-PATIENCE_S = 300.0  # a command beside a real server on a small busy machine; how long it takes is judged elsewhere
+# a command beside a real server on a small busy machine; how long it takes is judged elsewhere
+PATIENCE_S = 300.0
 MAKE_VARIANTS = Path(__file__).parent / "vllm" / "make_variants.py"
 OPTIONS = ("--max-num-seqs", "4", "--enable-per-request-metrics", "--enable-prompt-tokens-details")
-CLASSES: Mapping[str, Json] = {"chat": {"max_wait": "800ms"}, "sure": {"max_wait": "60s"}, "batch": {"max_wait": "60s"}}
+CLASSES: Mapping[str, Json] = {
+    "chat": {"max_wait": "800ms"},
+    "sure": {"max_wait": "60s"},
+    "batch": {"max_wait": "60s"},
+}
 ENGINE_COMM = "VLLM::EngineCor"  # VLLM::EngineCore; the kernel cuts a process name at 15 characters
 _began = time.monotonic()
 
 
 def say(text: str) -> None:
-    """Progress, with the seconds since the run began (seen with pytest -s, and in the report of a failed test)."""
+    """Progress, with the seconds since the run began (seen with pytest -s, and in the report of a
+    failed test).
+    """
     print(f"[{time.monotonic() - _began:5.0f} s] {text}", flush=True)
 
 
@@ -52,8 +61,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(what: str, look: Callable[[], T | None], timeout_s: float, context: Callable[[], str] = str) -> T:
-    """Look again and again until there is something true to see. AssertionError with `context` when it never comes."""
+def wait_for(
+    what: str, look: Callable[[], T | None], timeout_s: float, context: Callable[[], str] = str
+) -> T:
+    """Look again and again until there is something true to see. AssertionError with `context` when
+    it never comes.
+    """
     began = time.monotonic()
     announced = began
     while True:
@@ -75,12 +88,15 @@ def tail(path: Path, lines: int = 40) -> str:
     return f"--- end of {path}\n" + "\n".join(text.splitlines()[-lines:])
 
 
-# --- the server -----------------------------------------------------------------------------------------------------------
+# --- the server
+# -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class VllmServer:
-    """One life of a real vLLM server: `start` it, hurt its engine, `stop` it. Another start is another object."""
+    """One life of a real vLLM server: `start` it, hurt its engine, `stop` it. Another start is
+    another object.
+    """
 
     url: str
     log: Path
@@ -102,16 +118,28 @@ class VllmServer:
     ) -> Self:
         """Serve `model_dir` and come back when /health answers: 25 to 50 s.
 
-        `inductor_cache`: what the first answer with log-probabilities compiles goes here. A new empty folder under `work` unless
-        given, so that this first answer is slow; give the folder of an earlier server to save the time.
+        `inductor_cache`: what the first answer with log-probabilities compiles goes here. A new
+        empty folder under `work` unless given, so that this first answer is slow; give the folder
+        of an earlier server to save the time.
         """
         number = len(list(work.glob("vllm-*.log"))) + 1
         log = work / f"vllm-{number}.log"
         cache = inductor_cache or work / f"inductor-{number}"
         command = [str(venv / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", str(model_dir), "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1", "--port", str(port)]
+        command += [
+            "--model",
+            str(model_dir),
+            "--served-model-name",
+            SERVED_MODEL,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         command += ["--enforce-eager", "--dtype", "bfloat16", *options]
-        if setpriv := shutil.which("setpriv"):  # should the test run itself be killed, the server goes too
+        if setpriv := shutil.which(
+            "setpriv"
+        ):  # should the test run itself be killed, the server goes too
             command = [setpriv, "--pdeathsig", "TERM", *command]
         say(f"starting vLLM on port {port}: {' '.join(options)} (log {log})")
         with log.open("wb") as output:
@@ -136,7 +164,9 @@ class VllmServer:
 
         def healthy() -> bool:
             if self.process.poll() is not None:
-                raise AssertionError(f"vLLM ended by itself with {self.process.returncode}\n{self.log_tail()}")
+                raise AssertionError(
+                    f"vLLM ended by itself with {self.process.returncode}\n{self.log_tail()}"
+                )
             return self.health() == 200
 
         wait_for("vLLM's /health", healthy, timeout_s, self.log_tail)
@@ -156,8 +186,13 @@ class VllmServer:
             return None
 
     def tokens_generated(self) -> float:
-        """How many tokens the engine has generated since its start. (The gauge of running requests stays stale when the last one ends.)"""
-        return metric(httpx.get(f"{self.url}/metrics", timeout=10.0, follow_redirects=True).text, "vllm:generation_tokens_total")
+        """How many tokens the engine has generated since its start. (The gauge of running requests
+        stays stale when the last one ends.)
+        """
+        return metric(
+            httpx.get(f"{self.url}/metrics", timeout=10.0, follow_redirects=True).text,
+            "vllm:generation_tokens_total",
+        )
 
     def engine_pid(self) -> int:
         """The process that computes: a child of the API server, found through /proc by its name."""
@@ -177,11 +212,15 @@ class VllmServer:
         os.kill(self.engine_pid(), signal.SIGCONT)
 
     def kill_engine(self) -> None:
-        """SIGKILL: streams get an error event, and the API server ends by itself about 5 s later."""
+        """SIGKILL: streams get an error event, and the API server ends by itself about 5 s
+        later.
+        """
         os.kill(self.engine_pid(), signal.SIGKILL)
 
     def stop(self, grace_s: float = 20.0) -> None:
-        """End it: politely first, then the whole process group. Killing the API server alone would leave the engine alive."""
+        """End it: politely first, then the whole process group. Killing the API server alone would
+        leave the engine alive.
+        """
         group = self.process.pid
         if self.running:
             self.process.terminate()
@@ -198,15 +237,24 @@ class VllmServer:
 
 def metric(page: str, name: str) -> float:
     """One value of a metrics page, summed over its labels."""
-    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in page.splitlines()
+        if line.startswith((f"{name}{{", f"{name} "))
+    )
 
 
 def _server_env(venv: Path, inductor_cache: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "PYTHON", "VIRTUAL_ENV"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VLLM_", "PYTHON", "VIRTUAL_ENV"))
+    }
     return kept | {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine computes itself, as with one GPU: a start takes 25 s and not 37 s
+        # the engine computes itself, as with one GPU: a start takes 25 s and not 37 s
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CACHE_ROOT": str(venv.parent / "vllm-cache"),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -221,7 +269,9 @@ def _parents() -> dict[int, int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it ended while we looked
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
     return parents
 
 
@@ -235,7 +285,8 @@ def _comm(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-# --- load -----------------------------------------------------------------------------------------------------------------
+# --- load
+# -----------------------------------------------------------------------------------------------------------------
 
 
 class BatchLoad:
@@ -250,7 +301,9 @@ class BatchLoad:
         self._began = time.monotonic()
         self.answered = 0
         self.errors: list[str] = []
-        self.took_s: float | None = None  # from the first request to the last answer; None when cancelled
+        self.took_s: float | None = (
+            None  # from the first request to the last answer; None when cancelled
+        )
         self._thread.start()
         self._ready.wait()
 
@@ -264,14 +317,27 @@ class BatchLoad:
 
         def held() -> bool:
             page = httpx.get(f"{self._url}/metrics", timeout=10.0, follow_redirects=True).text
-            return metric(page, "vllm:num_requests_running") + metric(page, "vllm:num_requests_waiting") >= self._count
+            return (
+                metric(page, "vllm:num_requests_running")
+                + metric(page, "vllm:num_requests_waiting")
+                >= self._count
+            )
 
-        wait_for("the batch requests to be queued", lambda: held() or self.done, timeout_s, lambda: f"{self.errors[:3]}")
+        wait_for(
+            "the batch requests to be queued",
+            lambda: held() or self.done,
+            timeout_s,
+            lambda: f"{self.errors[:3]}",
+        )
 
     def wait(self, timeout_s: float) -> None:
-        """Until every request is answered. AssertionError when that takes too long or one of them failed."""
+        """Until every request is answered. AssertionError when that takes too long or one of them
+        failed.
+        """
         self._thread.join(timeout_s)
-        assert self.done, f"{self.answered} of {self._count} batch requests were answered in {timeout_s:.0f} s"
+        assert self.done, (
+            f"{self.answered} of {self._count} batch requests were answered in {timeout_s:.0f} s"
+        )
         assert not self.errors, f"batch requests failed: {self.errors[:3]}"
 
     def cancel(self) -> None:
@@ -293,7 +359,9 @@ class BatchLoad:
 
     async def _send_all(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        async with httpx.AsyncClient(base_url=self._url, timeout=600.0, limits=limits, verify=False) as client:
+        async with httpx.AsyncClient(
+            base_url=self._url, timeout=600.0, limits=limits, verify=False
+        ) as client:
             await asyncio.gather(*(self._send(client, number) for number in range(self._count)))
 
     async def _send(self, client: httpx.AsyncClient, number: int) -> None:
@@ -316,10 +384,11 @@ class BatchLoad:
 
 @contextmanager
 def batch_load(url: str, count: int = 24, max_tokens: int = 900) -> Iterator[BatchLoad]:
-    """`count` completions of `max_tokens` tokens each, sent at once, and a server that holds them all.
+    """`count` completions of `max_tokens` tokens each, sent at once, and a server that holds them
+    all.
 
-    `wait` for their answers inside; what is still out at the end is cancelled. With `--max-num-seqs 4` and 900 tokens,
-    24 of them keep a new request waiting for 25 to 60 s.
+    `wait` for their answers inside; what is still out at the end is cancelled. With `--max-num-seqs
+    4` and 900 tokens, 24 of them keep a new request waiting for 25 to 60 s.
     """
     load = BatchLoad(url, count, max_tokens)
     try:
@@ -329,7 +398,8 @@ def batch_load(url: str, count: int = 24, max_tokens: int = 900) -> Iterator[Bat
         load.cancel()
 
 
-# --- the receiver ---------------------------------------------------------------------------------------------------------
+# --- the receiver
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +448,10 @@ class WebhookReceiver:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 receiver.deliveries.append(Delivery(time.monotonic(), body))
-                say(f"webhook: {body.get('event')} {body.get('incident', {}).get('kind')} {body.get('incident', {}).get('subject')}")
+                say(
+                    f"webhook: {body.get('event')} {body.get('incident', {}).get('kind')} "
+                    f"{body.get('incident', {}).get('subject')}"
+                )
                 self.send_response(204)
                 self.end_headers()
 
@@ -386,7 +459,9 @@ class WebhookReceiver:
                 """Deliveries are printed above; the access log would say less."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         self._thread.start()
 
     def down(self) -> None:
@@ -399,10 +474,13 @@ class WebhookReceiver:
 
     def opened(self, kind: str, since: float = 0.0) -> list[Delivery]:
         """The `opened` deliveries of a kind that came after `since` (monotonic seconds)."""
-        return [d for d in self.deliveries if d.at >= since and d.event == "opened" and d.kind == kind]
+        return [
+            d for d in self.deliveries if d.at >= since and d.event == "opened" and d.kind == kind
+        ]
 
 
-# --- the product ----------------------------------------------------------------------------------------------------------
+# --- the product
+# ----------------------------------------------------------------------------------------------------------
 
 
 class CommandError(AssertionError):
@@ -411,7 +489,9 @@ class CommandError(AssertionError):
 
 @dataclass(slots=True)
 class Canary:
-    """vllm-canary as its user has it: a folder with config.yaml, probes and a database, the command line, and one daemon."""
+    """vllm-canary as its user has it: a folder with config.yaml, probes and a database, the command
+    line, and one daemon.
+    """
 
     home: Path
     server_url: str
@@ -436,7 +516,9 @@ class Canary:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for name, probe in probes.items():
-            (folder / f"{name}.yaml").write_text(yaml.safe_dump(probe, sort_keys=False, allow_unicode=True), encoding="utf-8")
+            (folder / f"{name}.yaml").write_text(
+                yaml.safe_dump(probe, sort_keys=False, allow_unicode=True), encoding="utf-8"
+            )
         config = {
             "database": "history.db",
             "listen": f"127.0.0.1:{self.port}",
@@ -448,19 +530,26 @@ class Canary:
                     "url": self.server_url,
                     "model_path": str(self.model_path),
                     "gpus": "none",
-                    "token_budget_per_hour": 10_000_000,  # these probes run every few seconds; none may be left out for thrift
+                    # these probes run every few seconds; none may be left out for thrift
+                    "token_budget_per_hour": 10_000_000,
                 }
             ],
             "channels": [{"name": "hook", "kind": "webhook", "url": self.webhook_url}],
         }
-        (self.home / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        (self.home / "config.yaml").write_text(
+            yaml.safe_dump(config, sort_keys=False), encoding="utf-8"
+        )
 
     def start(self) -> None:
         """Start the daemon and wait until its own /healthz answers."""
         assert self.daemon is None, "a daemon runs already"
         with self.log.open("ab") as output:
             self.daemon = subprocess.Popen(
-                self._command("run"), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_product_env()
+                self._command("run"),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_product_env(),
             )
         began = time.monotonic()
         wait_for("the daemon's /healthz", self._alive, 30.0, self.log_tail)
@@ -469,14 +558,18 @@ class Canary:
     def _alive(self) -> bool:
         assert self.daemon is not None
         if self.daemon.poll() is not None:
-            raise AssertionError(f"the daemon ended by itself with {self.daemon.returncode}\n{self.log_tail()}")
+            raise AssertionError(
+                f"the daemon ended by itself with {self.daemon.returncode}\n{self.log_tail()}"
+            )
         try:
             return httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=2.0).is_success
         except httpx.TransportError:
             return False
 
     def stop(self) -> None:
-        """SIGTERM, as a service manager does; a daemon that does not end well within 20 s is a failure."""
+        """SIGTERM, as a service manager does; a daemon that does not end well within 20 s is a
+        failure.
+        """
         if self.daemon is None:
             return
         daemon, self.daemon = self.daemon, None
@@ -486,7 +579,9 @@ class Canary:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait(5.0)
-            raise AssertionError(f"the daemon did not end within 20 s of SIGTERM\n{self.log_tail()}") from None
+            raise AssertionError(
+                f"the daemon did not end within 20 s of SIGTERM\n{self.log_tail()}"
+            ) from None
         assert code == 0, f"the daemon ended with {code} after SIGTERM\n{self.log_tail()}"
 
     def kill(self) -> None:
@@ -500,11 +595,18 @@ class Canary:
         """What a command prints. CommandError unless its exit code is one of `codes`."""
         command = self._command(*arguments)
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, env=_product_env(), check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=_product_env(),
+            check=False,
         )
         if done.returncode not in codes:
             raise CommandError(
-                f"vllm-canary {' '.join(arguments)} ended with {done.returncode}, not {' or '.join(map(str, codes))}\n"
+                f"vllm-canary {' '.join(arguments)} ended with {done.returncode}, not "
+                f"{' or '.join(map(str, codes))}\n"
                 f"{done.stdout}\n{done.stderr}\n{self.log_tail()}"
             )
         return done.stdout
@@ -515,27 +617,54 @@ class Canary:
         return result
 
     def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "monitor.cli", *arguments, "-c", str(self.home / "config.yaml")]
+        return [
+            sys.executable,
+            "-m",
+            "monitor.cli",
+            *arguments,
+            "-c",
+            str(self.home / "config.yaml"),
+        ]
 
     def samples(self, after: int = 0, **fields: str) -> list[Json]:
-        """The rows of the view `samples` with an id above `after` and these values, oldest first."""
+        """The rows of the view `samples` with an id above `after` and these values, oldest
+        first.
+        """
         conditions = "".join(f' AND "{name}" = ?' for name in fields)
-        return self.query(f"SELECT * FROM samples WHERE id > ?{conditions} ORDER BY id", after, *fields.values())
+        return self.query(
+            f"SELECT * FROM samples WHERE id > ?{conditions} ORDER BY id", after, *fields.values()
+        )
 
     def last_id(self) -> int:
         """The id of the newest sample; 0 before the first."""
-        return max((int(row["id"]) for row in self.query("SELECT max(id) AS id FROM samples") if row["id"]), default=0)
+        return max(
+            (
+                int(row["id"])
+                for row in self.query("SELECT max(id) AS id FROM samples")
+                if row["id"]
+            ),
+            default=0,
+        )
 
     def last_incident(self) -> int:
         """The number of the newest incident; 0 before the first."""
-        return max((int(row["id"]) for row in self.query("SELECT max(id) AS id FROM incident") if row["id"]), default=0)
+        return max(
+            (
+                int(row["id"])
+                for row in self.query("SELECT max(id) AS id FROM incident")
+                if row["id"]
+            ),
+            default=0,
+        )
 
     def incidents(self, kind: str, after: int = 0) -> list[Json]:
         """The incidents of a kind with a number above `after`, open and closed, oldest first.
 
         From the table: a command takes a second to start, and an incident may be over in less.
         """
-        return self.query("SELECT * FROM incident WHERE kind = ? AND id > ? ORDER BY id", kind, after)
+        return self.query(
+            "SELECT * FROM incident WHERE kind = ? AND id > ? ORDER BY id", kind, after
+        )
 
     def open_incidents(self, kind: str) -> list[Json]:
         """The incidents of a kind that are open now."""
@@ -543,7 +672,10 @@ class Canary:
 
     def skipped(self, probe: str, since: datetime, until: datetime) -> int:
         """How many runs of a probe were left out, each with its reason, in a span of time."""
-        sql = "SELECT coalesce(sum(count), 0) AS runs FROM skipped_run WHERE probe = ? AND at_us BETWEEN ? AND ?"
+        sql = (
+            "SELECT coalesce(sum(count), 0) AS runs FROM skipped_run WHERE probe = ? AND "
+            "at_us BETWEEN ? AND ?"
+        )
         rows = self.query(sql, probe, int(since.timestamp() * 1e6), int(until.timestamp() * 1e6))
         return int(rows[0]["runs"]) if rows else 0
 
@@ -562,7 +694,9 @@ class Canary:
         finally:
             connection.close()
 
-    def wait_for_samples(self, what: str, count: int, timeout_s: float, after: int = 0, **fields: str) -> list[Json]:
+    def wait_for_samples(
+        self, what: str, count: int, timeout_s: float, after: int = 0, **fields: str
+    ) -> list[Json]:
         """Until there are `count` such samples (see `samples`)."""
 
         def enough() -> list[Json] | None:
@@ -575,18 +709,41 @@ class Canary:
     def check_running(self) -> None:
         """AssertionError when a daemon that should run has ended."""
         if self.daemon is not None and self.daemon.poll() is not None:
-            raise AssertionError(f"the daemon ended by itself with {self.daemon.returncode}\n{self.log_tail()}")
+            raise AssertionError(
+                f"the daemon ended by itself with {self.daemon.returncode}\n{self.log_tail()}"
+            )
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of the daemon's log."""
         return tail(self.log, lines)
 
     def state_of_things(self) -> str:
-        """For the report of a failure: the newest samples, incidents and deliveries, and the daemon's log."""
-        wanted = ("id", "probe", "phase", "outcome", "verdict", "started_at", "ttft_ms", "e2e_ms", "queue_ms")
-        rows = [{name: row.get(name) for name in wanted} for row in self.query("SELECT * FROM samples ORDER BY id DESC LIMIT 12")]
-        rows += self.query("SELECT id, kind, subject, severity, summary, opened_at_us, closed_at_us FROM incident ORDER BY id DESC LIMIT 8")
-        rows += self.query("SELECT id, incident_id, event, state, attempts, last_error FROM delivery ORDER BY created_at_us DESC LIMIT 8")
+        """For the report of a failure: the newest samples, incidents and deliveries, and the
+        daemon's log.
+        """
+        wanted = (
+            "id",
+            "probe",
+            "phase",
+            "outcome",
+            "verdict",
+            "started_at",
+            "ttft_ms",
+            "e2e_ms",
+            "queue_ms",
+        )
+        rows = [
+            {name: row.get(name) for name in wanted}
+            for row in self.query("SELECT * FROM samples ORDER BY id DESC LIMIT 12")
+        ]
+        rows += self.query(
+            "SELECT id, kind, subject, severity, summary, opened_at_us, closed_at_us FROM "
+            "incident ORDER BY id DESC LIMIT 8"
+        )
+        rows += self.query(
+            "SELECT id, incident_id, event, state, attempts, last_error FROM delivery ORDER BY "
+            "created_at_us DESC LIMIT 8"
+        )
         return "\n".join([*map(str, rows), self.log_tail()])
 
 
@@ -594,7 +751,9 @@ def _product_env() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
 
 
-def chat_probe(prompt: str, answer: str, traffic_class: str, every: str, max_tokens: int = 8, **more: object) -> Json:
+def chat_probe(
+    prompt: str, answer: str, traffic_class: str, every: str, max_tokens: int = 8, **more: object
+) -> Json:
     """A gated chat probe: the answer must be this one."""
     return {
         "class": traffic_class,
@@ -613,12 +772,15 @@ def started_at(sample: Json) -> datetime:
     return datetime.fromisoformat(sample["started_at"])
 
 
-# --- all of it ----------------------------------------------------------------------------------------------------------
+# --- all of it
+# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Bed:
-    """The one server and the one daemon that the tests hand from one to the next, and the figures that they saw."""
+    """The one server and the one daemon that the tests hand from one to the next, and the figures
+    that they saw.
+    """
 
     venv: Path
     work: Path
@@ -630,11 +792,17 @@ class Bed:
     figures: dict[str, str] = field(default_factory=dict)
 
     def start_server(self, max_model_len: int = 1024) -> VllmServer:
-        """Start the server, at the same address each time. The first start compiles; later ones use what it compiled."""
+        """Start the server, at the same address each time. The first start compiles; later ones use
+        what it compiled.
+        """
         self.stop_server()
-        cache = self.work / "inductor"  # empty at first: the first answer with log-probabilities is slow
+        cache = (
+            self.work / "inductor"
+        )  # empty at first: the first answer with log-probabilities is slow
         options = ("--max-model-len", str(max_model_len), *OPTIONS)
-        self.server = VllmServer.start(self.venv, self.port, self.model_dir, *options, work=self.work, inductor_cache=cache)
+        self.server = VllmServer.start(
+            self.venv, self.port, self.model_dir, *options, work=self.work, inductor_cache=cache
+        )
         self.figures[f"start {self.server.log.stem}"] = f"{self.server.start_s:.1f} s"
         return self.server
 
@@ -653,6 +821,15 @@ class Bed:
     def replace_weights(self, variant: str) -> None:
         """Put the weights of a variant (make_variants.py) where the model's were."""
         python = self.venv / "bin" / "python"
-        command = [str(python), str(MAKE_VARIANTS), str(self.model_dir), str(self.work / "variants"), variant]
+        command = [
+            str(python),
+            str(MAKE_VARIANTS),
+            str(self.model_dir),
+            str(self.work / "variants"),
+            variant,
+        ]
         subprocess.run(command, check=True, timeout=120.0)
-        shutil.copyfile(self.work / "variants" / variant / "model.safetensors", self.model_dir / "model.safetensors")
+        shutil.copyfile(
+            self.work / "variants" / variant / "model.safetensors",
+            self.model_dir / "model.safetensors",
+        )

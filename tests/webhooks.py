@@ -10,7 +10,9 @@ from typing import Any
 
 
 class Receiver:
-    """Listens on loopback. `statuses`: what the next answers say, then 204; `delay_s`: how long each takes."""
+    """Listens on loopback. `statuses`: what the next answers say, then 204; `delay_s`: how long
+    each takes.
+    """
 
     def __init__(self) -> None:
         self.deliveries: list[dict[str, Any]] = []
@@ -27,7 +29,11 @@ class Receiver:
 
     def opened(self, kind: str) -> list[dict[str, Any]]:
         """Incidents of a kind whose opening was told."""
-        return [d["incident"] for d in list(self.deliveries) if d["event"] == "opened" and d["incident"]["kind"] == kind]
+        return [
+            d["incident"]
+            for d in list(self.deliveries)
+            if d["event"] == "opened" and d["incident"]["kind"] == kind
+        ]
 
     def start(self, port: int = 0) -> None:
         """Listen; after a stop on the same port again."""
@@ -37,7 +43,9 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 time.sleep(receiver.delay_s)
-                receiver.headers.append({name.lower(): value for name, value in self.headers.items()})
+                receiver.headers.append(
+                    {name.lower(): value for name, value in self.headers.items()}
+                )
                 receiver.deliveries.append(json.loads(body))
                 try:
                     self.send_response(receiver.statuses.pop(0) if receiver.statuses else 204)

@@ -10,11 +10,18 @@ depends_on = None
 
 # Times in views are ISO 8601 in UTC with microseconds; each database writes them in its own way.
 ISO = {
-    "sqlite": "strftime('%Y-%m-%dT%H:%M:%S', {us} / 1000000, 'unixepoch') || printf('.%06dZ', {us} % 1000000)",
-    "postgresql": "to_char(to_timestamp({us} / 1000000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+    "sqlite": (
+        "strftime('%Y-%m-%dT%H:%M:%S', {us} / 1000000, 'unixepoch') || printf('.%06dZ', "
+        "{us} % 1000000)"
+    ),
+    "postgresql": (
+        "to_char(to_timestamp({us} / 1000000.0) AT TIME ZONE 'UTC', "
+        '\'YYYY-MM-DD"T"HH24:MI:SS.US"Z"\')'
+    ),
 }
 
-#: The documented face of the history: exactly the fields of a sample (docs/units.md), for people who bring their own SQL.
+#: The documented face of the history: exactly the fields of a sample (docs/units.md), for people
+#: who bring their own SQL.
 SAMPLES_VIEW = """
 CREATE VIEW samples AS SELECT
     s.id AS id,
@@ -82,7 +89,8 @@ LEFT JOIN fingerprint f ON f.id = s.fingerprint_id
 LEFT JOIN output o ON o.id = s.output_id
 """
 
-#: Readings of the metrics page with what happened since the last one. A counter that fell, and the first reading of a start, give NULL.
+#: Readings of the metrics page with what happened since the last one. A counter that fell, and the
+#: first reading of a start, give NULL.
 READINGS_VIEW = """
 CREATE VIEW server_readings AS
 WITH step AS (
@@ -247,12 +255,16 @@ def upgrade() -> None:
         sa.Column("next_attempt_at_us", sa.BigInteger()),
         sa.Column("sent_at_us", sa.BigInteger()),
         sa.Column("last_error", sa.Text()),
-        sa.ForeignKeyConstraint(["incident_id"], ["incident.id"], name=op.f("fk_delivery_incident_id")),
+        sa.ForeignKeyConstraint(
+            ["incident_id"], ["incident.id"], name=op.f("fk_delivery_incident_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_delivery")),
     )
     with op.batch_alter_table("delivery", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_delivery_incident_id"), ["incident_id"], unique=False)
-        batch_op.create_index("ix_delivery_state_next_attempt_at_us", ["state", "next_attempt_at_us"], unique=False)
+        batch_op.create_index(
+            "ix_delivery_state_next_attempt_at_us", ["state", "next_attempt_at_us"], unique=False
+        )
 
     op.create_table(
         "finding",
@@ -264,7 +276,9 @@ def upgrade() -> None:
         sa.Column("cause", sa.Text()),
         sa.Column("summary", sa.Text(), nullable=False),
         sa.Column("evidence", sa.JSON(), nullable=False),
-        sa.ForeignKeyConstraint(["incident_id"], ["incident.id"], name=op.f("fk_finding_incident_id")),
+        sa.ForeignKeyConstraint(
+            ["incident_id"], ["incident.id"], name=op.f("fk_finding_incident_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_finding")),
     )
     with op.batch_alter_table("finding", schema=None) as batch_op:
@@ -279,7 +293,9 @@ def upgrade() -> None:
         sa.Column("fields", sa.JSON(), nullable=False),
         sa.Column("first_seen_us", sa.BigInteger(), nullable=False),
         sa.Column("last_seen_us", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_fingerprint_target_id")),
+        sa.ForeignKeyConstraint(
+            ["target_id"], ["target.id"], name=op.f("fk_fingerprint_target_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_fingerprint")),
         sa.UniqueConstraint("target_id", "digest", name=op.f("uq_fingerprint_target_id_digest")),
     )
@@ -290,11 +306,15 @@ def upgrade() -> None:
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("event", sa.Text(), nullable=False),
         sa.Column("text", sa.Text()),
-        sa.ForeignKeyConstraint(["incident_id"], ["incident.id"], name=op.f("fk_incident_event_incident_id")),
+        sa.ForeignKeyConstraint(
+            ["incident_id"], ["incident.id"], name=op.f("fk_incident_event_incident_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_incident_event")),
     )
     with op.batch_alter_table("incident_event", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_incident_event_incident_id"), ["incident_id"], unique=False)
+        batch_op.create_index(
+            batch_op.f("ix_incident_event_incident_id"), ["incident_id"], unique=False
+        )
 
     op.create_table(
         "probe_revision",
@@ -305,7 +325,9 @@ def upgrade() -> None:
         sa.Column("parameter_set", sa.Text(), nullable=False),
         sa.Column("definition", sa.JSON(), nullable=False),
         sa.Column("first_seen_us", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["probe_id"], ["probe.id"], name=op.f("fk_probe_revision_probe_id")),
+        sa.ForeignKeyConstraint(
+            ["probe_id"], ["probe.id"], name=op.f("fk_probe_revision_probe_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_probe_revision")),
         sa.UniqueConstraint("probe_id", "digest", name=op.f("uq_probe_revision_probe_id_digest")),
     )
@@ -317,7 +339,9 @@ def upgrade() -> None:
         sa.Column("seen_at_us", sa.BigInteger(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("first_answer_at_us", sa.BigInteger()),
-        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_process_start_target_id")),
+        sa.ForeignKeyConstraint(
+            ["target_id"], ["target.id"], name=op.f("fk_process_start_target_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_process_start")),
     )
     op.create_table(
@@ -328,11 +352,15 @@ def upgrade() -> None:
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("count", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_skipped_run_target_id")),
+        sa.ForeignKeyConstraint(
+            ["target_id"], ["target.id"], name=op.f("fk_skipped_run_target_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_skipped_run")),
     )
     with op.batch_alter_table("skipped_run", schema=None) as batch_op:
-        batch_op.create_index("ix_skipped_run_target_id_at_us", ["target_id", "at_us"], unique=False)
+        batch_op.create_index(
+            "ix_skipped_run_target_id_at_us", ["target_id", "at_us"], unique=False
+        )
 
     op.create_table(
         "sample",
@@ -393,16 +421,24 @@ def upgrade() -> None:
         sa.Column("gpu_age_ms", sa.Float()),
         sa.Column("first_divergence", sa.Integer()),
         sa.Column("logprob_shift", sa.Float()),
-        sa.ForeignKeyConstraint(["fingerprint_id"], ["fingerprint.id"], name=op.f("fk_sample_fingerprint_id")),
+        sa.ForeignKeyConstraint(
+            ["fingerprint_id"], ["fingerprint.id"], name=op.f("fk_sample_fingerprint_id")
+        ),
         sa.ForeignKeyConstraint(["output_id"], ["output.id"], name=op.f("fk_sample_output_id")),
-        sa.ForeignKeyConstraint(["process_start_id"], ["process_start.id"], name=op.f("fk_sample_process_start_id")),
-        sa.ForeignKeyConstraint(["revision_id"], ["probe_revision.id"], name=op.f("fk_sample_revision_id")),
+        sa.ForeignKeyConstraint(
+            ["process_start_id"], ["process_start.id"], name=op.f("fk_sample_process_start_id")
+        ),
+        sa.ForeignKeyConstraint(
+            ["revision_id"], ["probe_revision.id"], name=op.f("fk_sample_revision_id")
+        ),
         sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_sample_target_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sample")),
     )
     with op.batch_alter_table("sample", schema=None) as batch_op:
         batch_op.create_index("ix_sample_started_at_us", ["started_at_us"], unique=False)
-        batch_op.create_index("ix_sample_target_id_started_at_us", ["target_id", "started_at_us"], unique=False)
+        batch_op.create_index(
+            "ix_sample_target_id_started_at_us", ["target_id", "started_at_us"], unique=False
+        )
 
     op.create_table(
         "server_reading",
@@ -426,12 +462,20 @@ def upgrade() -> None:
         sa.Column("queue_count", sa.Float()),
         sa.Column("prefill_s_sum", sa.Float()),
         sa.Column("prefill_count", sa.Float()),
-        sa.ForeignKeyConstraint(["process_start_id"], ["process_start.id"], name=op.f("fk_server_reading_process_start_id")),
-        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_server_reading_target_id")),
+        sa.ForeignKeyConstraint(
+            ["process_start_id"],
+            ["process_start.id"],
+            name=op.f("fk_server_reading_process_start_id"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["target_id"], ["target.id"], name=op.f("fk_server_reading_target_id")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_server_reading")),
     )
     with op.batch_alter_table("server_reading", schema=None) as batch_op:
-        batch_op.create_index("ix_server_reading_target_id_at_us", ["target_id", "at_us"], unique=False)
+        batch_op.create_index(
+            "ix_server_reading_target_id_at_us", ["target_id", "at_us"], unique=False
+        )
     op.create_table(
         "pin",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -447,13 +491,19 @@ def upgrade() -> None:
         sa.Column("noise_nat", sa.Float()),
         sa.Column("ttft_ms", sa.JSON(), nullable=False),
         sa.Column("decode_tok_s", sa.JSON(), nullable=False),
-        sa.ForeignKeyConstraint(["fingerprint_id"], ["fingerprint.id"], name=op.f("fk_pin_fingerprint_id")),
-        sa.ForeignKeyConstraint(["revision_id"], ["probe_revision.id"], name=op.f("fk_pin_revision_id")),
+        sa.ForeignKeyConstraint(
+            ["fingerprint_id"], ["fingerprint.id"], name=op.f("fk_pin_fingerprint_id")
+        ),
+        sa.ForeignKeyConstraint(
+            ["revision_id"], ["probe_revision.id"], name=op.f("fk_pin_revision_id")
+        ),
         sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_pin_target_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_pin")),
     )
     with op.batch_alter_table("pin", schema=None) as batch_op:
-        batch_op.create_index("ix_pin_target_id_retired_at_us", ["target_id", "retired_at_us"], unique=False)
+        batch_op.create_index(
+            "ix_pin_target_id_retired_at_us", ["target_id", "retired_at_us"], unique=False
+        )
     op.create_table(
         "pin_output",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -497,7 +547,9 @@ def upgrade() -> None:
         sa.Column("server_reading_id", sa.Integer(), nullable=False),
         sa.Column("gpu_reading_id", sa.Integer(), nullable=False),
         sa.Column("pin_id", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(["target_id"], ["target.id"], name=op.f("fk_detector_state_target_id")),
+        sa.ForeignKeyConstraint(
+            ["target_id"], ["target.id"], name=op.f("fk_detector_state_target_id")
+        ),
         sa.PrimaryKeyConstraint("target_id", name=op.f("pk_detector_state")),
     )
     _create_views(ISO[op.get_bind().dialect.name])
@@ -509,10 +561,19 @@ def _create_views(iso: str) -> None:
     def at(column: str) -> str:
         return f"CASE WHEN {column} IS NULL THEN NULL ELSE {iso.replace('{us}', column)} END"
 
-    _view(SAMPLES_VIEW, started_at=at("s.started_at_us"), process_start=at("coalesce(b.started_at_us, b.seen_at_us)"))
+    _view(
+        SAMPLES_VIEW,
+        started_at=at("s.started_at_us"),
+        process_start=at("coalesce(b.started_at_us, b.seen_at_us)"),
+    )
     deltas = ",\n        ".join(f"r.{name} - lag(r.{name}) OVER w AS d_{name}" for name in COUNTERS)
     _view(READINGS_VIEW, deltas=deltas, at=at("at_us"))
-    _view(STARTS_VIEW, started_at=at("p.started_at_us"), seen_at=at("p.seen_at_us"), first_answer_at=at("p.first_answer_at_us"))
+    _view(
+        STARTS_VIEW,
+        started_at=at("p.started_at_us"),
+        seen_at=at("p.seen_at_us"),
+        first_answer_at=at("p.first_answer_at_us"),
+    )
 
 
 def _view(text: str, **parts: str) -> None:

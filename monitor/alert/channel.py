@@ -8,7 +8,8 @@ from typing import Any, Protocol
 class DeliveryError(Exception):
     """A notification did not arrive. The text never holds the address: it may be a secret.
 
-    `permanent`: trying again would not help. `attempts`: it may help, but only for so many attempts altogether; None: for a day.
+    `permanent`: trying again would not help. `attempts`: it may help, but only for so many attempts
+    altogether; None: for a day.
     """
 
     def __init__(self, text: str, permanent: bool = False, attempts: int | None = None) -> None:

@@ -40,8 +40,10 @@ class Dispatcher:
         self._woken.set()
 
     async def run(self, every_s: float) -> None:
-        """For ever: looks as soon as this process has put something in, when an attempt is due again, and every `every_s` for what other
-        processes have put in. A database that is away is waited for."""
+        """For ever: looks as soon as this process has put something in, when an attempt is due
+        again, and every `every_s` for what other processes have put in. A database that is away is
+        waited for.
+        """
         stop_listening: Callable[[], None] | None = None
         try:
             while True:
@@ -53,7 +55,9 @@ class Dispatcher:
                 except DatabaseError as error:
                     log.warning("the outbox cannot be read: %s", error)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), every_s if later_s is None else min(every_s, later_s))
+                    await asyncio.wait_for(
+                        self._woken.wait(), every_s if later_s is None else min(every_s, later_s)
+                    )
         finally:
             if stop_listening is not None:
                 stop_listening()
@@ -62,7 +66,9 @@ class Dispatcher:
 
     async def _listen(self) -> Callable[[], None]:
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, self.wake)
-        return await asyncio.wrap_future(self._writer.submit(lambda connection: outbox.on_news(connection.engine, tell)))
+        return await asyncio.wrap_future(
+            self._writer.submit(lambda connection: outbox.on_news(connection.engine, tell))
+        )
 
     async def once(self) -> None:
         """Send everything that is due now, and wait for it."""
@@ -70,7 +76,9 @@ class Dispatcher:
         await asyncio.gather(*self._going.values())
 
     async def _begin(self) -> float | None:
-        """Start what is due on every channel that is not at it already; the seconds until another attempt is due, None without one."""
+        """Start what is due on every channel that is not at it already; the seconds until another
+        attempt is due, None without one.
+        """
         now, busy = datetime.now(UTC), list(self._going)
 
         def look(connection: Connection) -> tuple[list[outbox.Delivery], datetime | None]:
@@ -78,7 +86,9 @@ class Dispatcher:
 
         due, later = await asyncio.wrap_future(self._writer.submit(look))
         for name in dict.fromkeys(delivery.channel for delivery in due):
-            self._going[name] = asyncio.create_task(self._deliver_all(name, [d for d in due if d.channel == name]))
+            self._going[name] = asyncio.create_task(
+                self._deliver_all(name, [d for d in due if d.channel == name])
+            )
         return None if later is None else (later - now).total_seconds()
 
     async def _deliver_all(self, channel: str, deliveries: Sequence[outbox.Delivery]) -> None:
@@ -95,14 +105,31 @@ class Dispatcher:
         channel = self._channels.get(delivery.channel)
         try:
             if channel is None:
-                raise DeliveryError(f"the configuration has no channel {delivery.channel} any more", permanent=True)
+                raise DeliveryError(
+                    f"the configuration has no channel {delivery.channel} any more", permanent=True
+                )
             await _sent(channel, delivery)
         except DeliveryError as error:
             text, permanent, attempts = str(error), error.permanent, error.attempts
-            log.warning("channel=%s event=%s delivery=%s not delivered: %s", delivery.channel, delivery.event, delivery.id, text)
-            work = self._writer.submit(lambda c: outbox.mark_failed(c, delivery, datetime.now(UTC), text, permanent, attempts))
+            log.warning(
+                "channel=%s event=%s delivery=%s not delivered: %s",
+                delivery.channel,
+                delivery.event,
+                delivery.id,
+                text,
+            )
+            work = self._writer.submit(
+                lambda c: outbox.mark_failed(
+                    c, delivery, datetime.now(UTC), text, permanent, attempts
+                )
+            )
         else:
-            log.info("channel=%s event=%s delivery=%s delivered", delivery.channel, delivery.event, delivery.id)
+            log.info(
+                "channel=%s event=%s delivery=%s delivered",
+                delivery.channel,
+                delivery.event,
+                delivery.id,
+            )
             work = self._writer.submit(lambda c: outbox.mark_sent(c, delivery, datetime.now(UTC)))
         await asyncio.wrap_future(work)
 
@@ -113,5 +140,7 @@ async def _sent(channel: Channel, delivery: outbox.Delivery) -> None:
         await channel.send(delivery.payload)
     except DeliveryError:
         raise
-    except Exception as error:  # a fault of one channel must not end the loop that serves them all; its text may hold the address
+    # a fault of one channel must not end the loop that serves them all; its text may hold the
+    # address
+    except Exception as error:
         raise DeliveryError(f"the channel failed with {type(error).__name__}") from None

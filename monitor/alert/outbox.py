@@ -1,4 +1,6 @@
-"""Deliveries wait in the database until they are sent: written with the incident, tried with back-off, given up after a day."""
+"""Deliveries wait in the database until they are sent: written with the incident, tried with
+back-off, given up after a day.
+"""
 
 from __future__ import annotations
 
@@ -67,11 +69,23 @@ def iso(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def enqueue(connection: Connection, incident: Incident, event: str, now: datetime, channels: Sequence[str]) -> None:
-    """One delivery a channel, in the caller's transaction: an incident and its news are stored together or not at all."""
+def enqueue(
+    connection: Connection, incident: Incident, event: str, now: datetime, channels: Sequence[str]
+) -> None:
+    """One delivery a channel, in the caller's transaction: an incident and its news are stored
+    together or not at all.
+    """
     for channel in channels:
         delivery_id = str(uuid.uuid4())
-        add(connection, delivery_id, channel, event, payload(delivery_id, event, incident), now, incident_id=incident.id)
+        add(
+            connection,
+            delivery_id,
+            channel,
+            event,
+            payload(delivery_id, event, incident),
+            now,
+            incident_id=incident.id,
+        )
 
 
 def add(
@@ -102,8 +116,9 @@ def add(
 
 
 def on_news(engine: Engine, tell: Callable[[], object]) -> Callable[[], None]:
-    """Call `tell`, on the thread that writes, at the end of each transaction that has put something into the outbox, whoever wrote it.
-    Gives back what ends it."""
+    """Call `tell`, on the thread that writes, at the end of each transaction that has put something
+    into the outbox, whoever wrote it. Gives back what ends it.
+    """
 
     told = [tell]
 
@@ -113,12 +128,17 @@ def on_news(engine: Engine, tell: Callable[[], object]) -> Callable[[], None]:
                 each()
 
     listen(engine, "commit", committed)
-    return told.clear  # a listener must not be taken away by one thread while another may be inside it
+    return (
+        told.clear
+    )  # a listener must not be taken away by one thread while another may be inside it
 
 
-def due(connection: Connection, now: datetime, limit: int = 20, busy: Collection[str] = ()) -> list[Delivery]:
-    """What should be sent now, in the order it happened; of an incident and channel only the oldest, so that news arrive in order.
-    Nothing for the channels that are `busy`."""
+def due(
+    connection: Connection, now: datetime, limit: int = 20, busy: Collection[str] = ()
+) -> list[Delivery]:
+    """What should be sent now, in the order it happened; of an incident and channel only the
+    oldest, so that news arrive in order. Nothing for the channels that are `busy`.
+    """
     table, earlier = t.delivery, t.delivery.alias()
     waits = exists().where(
         earlier.c.state == "pending",
@@ -128,7 +148,12 @@ def due(connection: Connection, now: datetime, limit: int = 20, busy: Collection
     )
     query = (
         select(table)
-        .where(table.c.state == "pending", table.c.next_attempt_at_us <= to_us(now), table.c.channel.not_in(busy), ~waits)
+        .where(
+            table.c.state == "pending",
+            table.c.next_attempt_at_us <= to_us(now),
+            table.c.channel.not_in(busy),
+            ~waits,
+        )
         .order_by(table.c.created_at_us)
         .limit(limit)
     )
@@ -137,21 +162,36 @@ def due(connection: Connection, now: datetime, limit: int = 20, busy: Collection
 
 def mark_sent(connection: Connection, delivery: Delivery, now: datetime) -> None:
     """It arrived."""
-    values = {"state": "sent", "attempts": delivery.attempts + 1, "sent_at_us": to_us(now), "next_attempt_at_us": None, "last_error": None}
+    values = {
+        "state": "sent",
+        "attempts": delivery.attempts + 1,
+        "sent_at_us": to_us(now),
+        "next_attempt_at_us": None,
+        "last_error": None,
+    }
     connection.execute(update(t.delivery).where(t.delivery.c.id == delivery.id).values(**values))
 
 
 def next_attempt(connection: Connection, now: datetime) -> datetime | None:
     """When the next delivery falls due after `now`; None: none waits for its time."""
     table = t.delivery
-    query = select(func.min(table.c.next_attempt_at_us)).where(table.c.state == "pending", table.c.next_attempt_at_us > to_us(now))
+    query = select(func.min(table.c.next_attempt_at_us)).where(
+        table.c.state == "pending", table.c.next_attempt_at_us > to_us(now)
+    )
     return maybe_from_us(connection.execute(query).scalar())
 
 
 def mark_failed(
-    connection: Connection, delivery: Delivery, now: datetime, error: str, permanent: bool, at_most: int | None = None
+    connection: Connection,
+    delivery: Delivery,
+    now: datetime,
+    error: str,
+    permanent: bool,
+    at_most: int | None = None,
 ) -> None:
-    """It did not: try again later, or give up where trying again is no use, `at_most` attempts were made, or a day has passed."""
+    """It did not: try again later, or give up where trying again is no use, `at_most` attempts were
+    made, or a day has passed.
+    """
     attempts = delivery.attempts + 1
     used_up = at_most is not None and attempts >= at_most
     over = permanent or used_up or now - delivery.created_at > GIVE_UP_AFTER

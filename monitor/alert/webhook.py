@@ -16,17 +16,20 @@ from monitor.alert.channel import DeliveryError
 from monitor.config.settings import ChannelSettings
 from monitor.config.values import is_loopback
 
-#: A client error is final, but for those that speak of time: time-out, conflict, too early, too many requests;
+#: A client error is final, but for those that speak of time: time-out, conflict, too early, too
+#: many requests;
 TRY_AGAIN = frozenset({408, 409, 425, 429})
-#: and for those that a proxy gives, too, while the receiver behind it is put up anew or its key is changed: tried for 13 minutes
-#: (outbox.BACK_OFF), then given up.
+#: and for those that a proxy gives, too, while the receiver behind it is put up anew or its key is
+#: changed: tried for 13 minutes (outbox.BACK_OFF), then given up.
 MAY_COME_BACK = frozenset({401, 403, 404, 405})
 ATTEMPTS = 6
 
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """Reading the certificate authorities takes 30 to 100 ms: once, and not on the loop that takes time stamps."""
+    """Reading the certificate authorities takes 30 to 100 ms: once, and not on the loop that takes
+    time stamps.
+    """
     return httpx.create_ssl_context()
 
 
@@ -47,14 +50,23 @@ class Webhook:
             address = self.settings.address()
         except ValueError as error:
             raise DeliveryError(str(error)) from None
-        headers = {"User-Agent": f"vllm-canary/{__version__}", "Idempotency-Key": str(payload.get("id", ""))}
+        headers = {
+            "User-Agent": f"vllm-canary/{__version__}",
+            "Idempotency-Key": str(payload.get("id", "")),
+        }
         parts = urlsplit(address)
         try:
             # Plain HTTP needs no authorities, and no redirect leads from it to HTTPS.
             verify = await asyncio.to_thread(_authorities) if parts.scheme == "https" else False
             async with (
-                asyncio.timeout(self.settings.timeout),  # of the whole: httpx counts each read anew, and an answer may drip
-                httpx.AsyncClient(timeout=self.settings.timeout, trust_env=not is_loopback(parts.hostname), verify=verify) as http,
+                asyncio.timeout(
+                    self.settings.timeout
+                ),  # of the whole: httpx counts each read anew, and an answer may drip
+                httpx.AsyncClient(
+                    timeout=self.settings.timeout,
+                    trust_env=not is_loopback(parts.hostname),
+                    verify=verify,
+                ) as http,
             ):
                 response = await http.post(address, json=payload, headers=headers)
         except (httpx.TimeoutException, TimeoutError):

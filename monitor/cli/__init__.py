@@ -27,7 +27,10 @@ COMMANDS = {
     "review": "record what a person said of a sample",
     "incidents": "list, show, acknowledge, close and annotate incidents",
     "alerts": "test the channels, list deliveries",
-    "backtest": "the judges over history or a CSV file: what would have been found, and what other thresholds would find",
+    "backtest": (
+        "the judges over history or a CSV file: what would have been found, and what "
+        "other thresholds would find"
+    ),
     "calibrate": "learn anew from the history what is normal, and say from how much",
     "simulate": "a vLLM server without a GPU, whose card heats up: for trying things out",
     "demo": "two minutes with a simulated server: a queue, a hot card, a changed configuration",
@@ -47,7 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = arguments[0]
     if name not in COMMANDS:
-        print(f"vllm-canary: there is no command {name!r}; it is one of: {', '.join(COMMANDS)}", file=sys.stderr)
+        print(
+            f"vllm-canary: there is no command {name!r}; it is one of: {', '.join(COMMANDS)}",
+            file=sys.stderr,
+        )
         return 2
     return run_command(name, arguments[1:])
 
@@ -70,7 +76,9 @@ def overview() -> str:
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The argument parser of one command."""
     module = importlib.import_module(f"monitor.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"vllm-canary {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + ".")
+    parser = argparse.ArgumentParser(
+        prog=f"vllm-canary {name}", description=COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
+    )
     module.arguments(parser)
     return parser
 
@@ -83,7 +91,8 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
         return int(stop.code or 0)
     try:
         code = int(importlib.import_module(f"monitor.cli.{name}").run(args))
-        sys.stdout.flush()  # here, and not when Python ends: there a reader that has left would be an error
+        # here, and not when Python ends: there a reader that has left would be an error
+        sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,16 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, load_context, now_utc, print_json, row_number
+from monitor.cli.common import (
+    CommandError,
+    config_arguments,
+    database_of,
+    json_argument,
+    load_context,
+    now_utc,
+    print_json,
+    row_number,
+)
 from monitor.errors import UNMEASURED, USAGE
 
 if TYPE_CHECKING:
@@ -21,7 +30,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     test.add_argument("name", nargs="?", metavar="CHANNEL", help="only this channel")
     test.add_argument("--channel", metavar="CHANNEL", help="the same, as in `alerts log`")
     log = actions.add_parser("log", help="list deliveries, the newest first")
-    log.add_argument("--limit", type=row_number, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
+    log.add_argument(
+        "--limit",
+        type=row_number,
+        default=20,
+        metavar="N",
+        help="the newest N (default 20; 0 for all)",
+    )
     log.add_argument("--channel", metavar="NAME", help="only this channel")
     for action in (test, log):
         config_arguments(action)
@@ -34,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def test_payload(delivery_id: str) -> dict[str, Any]:
-    """What a test looks like: the shape of the real thing, and a kind of its own place (`monitor`)."""
+    """What a test looks like: the shape of the real thing, and a kind of its own place
+    (`monitor`).
+    """
     from monitor.alert.outbox import payload  # noqa: PLC0415 - --help needs no SQLAlchemy
     from monitor.model import Incident, Kind, Severity  # noqa: PLC0415
 
@@ -53,7 +70,9 @@ def _test(args: argparse.Namespace) -> int:
         raise CommandError("the configuration has no channels; add one under `channels:`")
     wanted = args.channel or args.name
     if wanted is not None and wanted not in channels:
-        raise CommandError(f"there is no channel {wanted!r}; the configuration has: {', '.join(channels)}")
+        raise CommandError(
+            f"there is no channel {wanted!r}; the configuration has: {', '.join(channels)}"
+        )
     chosen = channels if wanted is None else {wanted: channels[wanted]}
 
     async def attempt(channel: Any) -> str | None:
@@ -68,14 +87,24 @@ def _test(args: argparse.Namespace) -> int:
 
     results = asyncio.run(attempts())
     if args.json:
-        print_json({"channels": [{"name": n, "delivered": e is None, "error": e} for n, e in results.items()]})
+        print_json(
+            {
+                "channels": [
+                    {"name": n, "delivered": e is None, "error": e} for n, e in results.items()
+                ]
+            }
+        )
     else:
         for name, error in results.items():
             print(f"{name}: {'delivered' if error is None else f'not delivered: {error}'}")
     failed = {name for name, error in results.items() if error is not None}
     if not failed:
         return 0
-    return USAGE if failed <= {channel.name for channel in configured if not _has_address(channel)} else UNMEASURED
+    return (
+        USAGE
+        if failed <= {channel.name for channel in configured if not _has_address(channel)}
+        else UNMEASURED
+    )
 
 
 def _has_address(channel: ChannelSettings) -> bool:
@@ -98,10 +127,28 @@ def _log(args: argparse.Namespace) -> int:
     from monitor.show.terminal import console, local_time, table  # noqa: PLC0415
 
     rows = [
-        [local_time(d.created_at), d.channel, d.event, d.incident_id, d.state, d.attempts, local_time(d.sent_at), d.last_error or ""]
+        [
+            local_time(d.created_at),
+            d.channel,
+            d.event,
+            d.incident_id,
+            d.state,
+            d.attempts,
+            local_time(d.sent_at),
+            d.last_error or "",
+        ]
         for d in found
     ]
-    headings = ["created", "channel", "event", "incident id", "state", "attempts count", "sent", "detail"]
+    headings = [
+        "created",
+        "channel",
+        "event",
+        "incident id",
+        "state",
+        "attempts count",
+        "sent",
+        "detail",
+    ]
     console().print(table(headings, rows) if found else "no deliveries")
     return 0
 

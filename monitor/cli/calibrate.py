@@ -1,4 +1,6 @@
-"""`calibrate`: learn from the stored history what is normal, say from how much, and hand it to the daemon."""
+"""`calibrate`: learn from the stored history what is normal, say from how much, and hand it to the
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from monitor.cli.common import chosen_rows, config_arguments, database_of, found_settings, json_argument, moment, now_utc, print_json
+from monitor.cli.common import (
+    chosen_rows,
+    config_arguments,
+    database_of,
+    found_settings,
+    json_argument,
+    moment,
+    now_utc,
+    print_json,
+)
 from monitor.errors import UNMEASURED
 
 SINCE = "14d"
@@ -15,8 +26,15 @@ SINCE = "14d"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("--target", metavar="NAME", help="only this target")
-    parser.add_argument("--since", metavar="TIME", default=SINCE, help=f"learn from then on: 2h, 7d, or ISO 8601 (default {SINCE})")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be learnt, keep nothing")
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        default=SINCE,
+        help=f"learn from then on: 2h, 7d, or ISO 8601 (default {SINCE})",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be learnt, keep nothing"
+    )
     config_arguments(parser)
     json_argument(parser)
 
@@ -30,12 +48,19 @@ def run(args: argparse.Namespace) -> int:
     from monitor.store.database import reading  # noqa: PLC0415
 
     configured, database = found_settings(args), database_of(args)
-    settings = thresholds(DetectorSettings(), {}) if configured is None else thresholds(configured.detector, configured.classes)
+    settings = (
+        thresholds(DetectorSettings(), {})
+        if configured is None
+        else thresholds(configured.detector, configured.classes)
+    )
     now = now_utc()
     since = moment(args.since, now)
     with reading(database) as connection:
         rows = chosen_rows(connection, args.target)
-        pasts = [(row, of_history(connection, row, settings, Rules(), since, now, learn_before=False)) for row in rows]
+        pasts = [
+            (row, of_history(connection, row, settings, Rules(), since, now, learn_before=False))
+            for row in rows
+        ]
     learnt = [(row, past) for row, past in pasts if past.replay.counts["samples"]]
     if not args.dry_run and learnt:
         _keep(database, learnt, settings)
@@ -44,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _keep(database: str, learnt: list[tuple[Any, Any]], settings: Any) -> None:
-    """A daemon that runs takes it up within seconds; what came in since is in the history and follows."""
+    """A daemon that runs takes it up within seconds; what came in since is in the history and
+    follows.
+    """
     from monitor.daemon.driftstate import codec  # noqa: PLC0415
     from monitor.store import detectors  # noqa: PLC0415
     from monitor.store.database import open_writer  # noqa: PLC0415
@@ -59,7 +86,11 @@ def _keep(database: str, learnt: list[tuple[Any, Any]], settings: Any) -> None:
                 how: Any = codec(type(detector))
                 armed = tuple(asdict(part) for part in detector.armed(settings))
                 version, state = how.version_under(settings), how.dump(detector)
-                detectors.save(connection, row.id, detectors.StoredDetector(now_us, version, state, armed, past.end, past.pin))
+                detectors.save(
+                    connection,
+                    row.id,
+                    detectors.StoredDetector(now_us, version, state, armed, past.end, past.pin),
+                )
     finally:
         engine.dispose()
 
@@ -68,15 +99,23 @@ def _print(args: argparse.Namespace, pasts: list[tuple[Any, Any]], settings: Any
     from monitor.show.learnt import learnt_record, print_learnt  # noqa: PLC0415
     from monitor.show.terminal import console  # noqa: PLC0415
 
-    records = [(row.name, past.replay.counts, learnt_record(past.replay.detector, settings)) for row, past in pasts]
+    records = [
+        (row.name, past.replay.counts, learnt_record(past.replay.detector, settings))
+        for row, past in pasts
+    ]
     if args.json:
-        print_json({"targets": [{"name": name, **counts, **record} for name, counts, record in records]})
+        print_json(
+            {"targets": [{"name": name, **counts, **record} for name, counts, record in records]}
+        )
         return
     for name, counts, record in records:
         if counts["samples"]:
             print_learnt(name, record)
         else:
-            console().print(f"{name}: nothing was measured since {args.since}; there is nothing to learn from", style="yellow")
+            console().print(
+                f"{name}: nothing was measured since {args.since}; there is nothing to learn from",
+                style="yellow",
+            )
     if not records:
         console().print("the history knows no target yet; `vllm-canary run` starts one")
     if args.dry_run:

@@ -1,4 +1,6 @@
-"""`check`: one screen that says what can be reached and measured, what is missing, and what that costs."""
+"""`check`: one screen that says what can be reached and measured, what is missing, and what that
+costs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from monitor.cli.common import CommandError, chosen_probes, config_arguments, json_argument, load_context, print_json
+from monitor.cli.common import (
+    CommandError,
+    chosen_probes,
+    config_arguments,
+    json_argument,
+    load_context,
+    print_json,
+)
 from monitor.errors import UNMEASURED, USAGE, Told
 
 
@@ -22,7 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu-report",
         metavar="FILE",
-        help="only write what the cards here offer, as JSON that you can send to us: no names of hosts, users or processes, UUIDs hashed",
+        help=(
+            "only write what the cards here offer, as JSON that you can send to us: no names "
+            "of hosts, users or processes, UUIDs hashed"
+        ),
     )
     json_argument(parser)
 
@@ -50,9 +62,15 @@ def _gpu_report(path: Path, as_json: bool) -> int:
     try:
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}; name a file in a folder that is yours") from None
+        raise CommandError(
+            f"{path} cannot be written: {error.strerror}; name a file in a folder that is yours"
+        ) from None
     told = f"{path} written, {len(report['cards'])} cards; {report['privacy']}"
-    check = Check("GPU report", "good", told) if report["error"] is None else Check("GPU report", "unknown", told, report["error"])
+    check = (
+        Check("GPU report", "good", told)
+        if report["error"] is None
+        else Check("GPU report", "unknown", told, report["error"])
+    )
     if as_json:
         print_json({"checks": [asdict(check)]})
     else:
@@ -63,7 +81,13 @@ def _gpu_report(path: Path, as_json: bool) -> int:
 async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
     from monitor.measure.preflight import Check  # noqa: PLC0415 - --help needs none of this
 
-    checks = [Check("configuration", "good", f"targets: {len(settings.targets)}, probes: {len(probes)}, from {settings.probes}")]
+    checks = [
+        Check(
+            "configuration",
+            "good",
+            f"targets: {len(settings.targets)}, probes: {len(probes)}, from {settings.probes}",
+        )
+    ]
     database, code = _database(settings.database)
     checks += [database, *await _gpu(settings)]
     for target in settings.targets:
@@ -81,7 +105,14 @@ def _database(database: str) -> tuple[Any, int]:
     from monitor.store.database import DatabaseError, is_sqlite, open_reader, shown, sqlite_path  # noqa: PLC0415
 
     if is_sqlite(database) and not sqlite_path(database).exists():
-        folder = next((p for p in [sqlite_path(database).parent, *sqlite_path(database).parent.parents] if p.exists()), Path("/"))
+        folder = next(
+            (
+                p
+                for p in [sqlite_path(database).parent, *sqlite_path(database).parent.parents]
+                if p.exists()
+            ),
+            Path("/"),
+        )
         if os.access(folder, os.W_OK):
             return Check("database", "good", f"{shown(database)} will be made"), 0
         text = f"{shown(database)} cannot be made: {folder} is not writable"
@@ -108,7 +139,10 @@ async def _gpu(settings: Any) -> list[Any]:
 def _no_cards() -> Any:
     from monitor.measure.preflight import Check  # noqa: PLC0415
 
-    mend = "heat and clocks stay unknown; set `gpus:` to UUIDs where the server's cards are here, or to {dcgm: URL}"
+    mend = (
+        "heat and clocks stay unknown; set `gpus:` to UUIDs where the server's cards are "
+        "here, or to {dcgm: URL}"
+    )
     return Check("GPU", "unknown", "no card is watched", mend)
 
 
@@ -121,10 +155,18 @@ def _cards(watch: Any) -> Any | None:
     if state.status == "off":
         return None
     if identity is None or state.status != "ok":
-        return Check("GPU", "unknown", state.reason or "not read yet", "without it heat cannot be told from other causes")
+        return Check(
+            "GPU",
+            "unknown",
+            state.reason or "not read yet",
+            "without it heat cannot be told from other causes",
+        )
     cards = ", ".join(card.name or card.uuid for card in identity.cards)
     readings = watch.before(time.monotonic_ns())
-    lacking = next((text for reading in readings.values() if (text := missing_proof(reading)) is not None), None)
+    lacking = next(
+        (text for reading in readings.values() if (text := missing_proof(reading)) is not None),
+        None,
+    )
     detail = f"{cards}; driver {identity.driver_version or 'unknown'}"
     return Check("GPU", "good" if lacking is None else "unknown", detail, lacking)
 
@@ -145,7 +187,12 @@ async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple
             cards = await api.models(http)
             flight.model = target.model or api.the_one_model(target.url, cards)
         except Told as error:
-            flight.say("server", "bad", str(error), "start it, or mend `url:`" if error.exit_code == UNMEASURED else None)
+            flight.say(
+                "server",
+                "bad",
+                str(error),
+                "start it, or mend `url:`" if error.exit_code == UNMEASURED else None,
+            )
             return flight.checks, error.exit_code
         await flight.server(cards)
         page = await flight.metrics()
@@ -161,15 +208,35 @@ def _channels(channels: Sequence[Any]) -> list[Any]:
     from monitor.measure.preflight import Check  # noqa: PLC0415
 
     if not channels:
-        return [Check("alerts", "unknown", "no channel is configured", "incidents are kept, but nobody is told; add one under `channels:`")]
+        return [
+            Check(
+                "alerts",
+                "unknown",
+                "no channel is configured",
+                "incidents are kept, but nobody is told; add one under `channels:`",
+            )
+        ]
     found = []
     for channel in channels:
         try:
             channel.address()
         except ValueError as error:
-            found.append(Check(f"channel {channel.name}", "bad", str(error), "nothing can be delivered until then"))
+            found.append(
+                Check(
+                    f"channel {channel.name}",
+                    "bad",
+                    str(error),
+                    "nothing can be delivered until then",
+                )
+            )
         else:
-            found.append(Check(f"channel {channel.name}", "good", f"{channel.kind}; `vllm-canary alerts test` tries it"))
+            found.append(
+                Check(
+                    f"channel {channel.name}",
+                    "good",
+                    f"{channel.kind}; `vllm-canary alerts test` tries it",
+                )
+            )
     return found
 
 

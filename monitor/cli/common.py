@@ -25,8 +25,12 @@ class CommandError(Told):
 def config_arguments(parser: argparse.ArgumentParser, url: bool = False) -> None:
     """-c FILE, --db, and --url for commands that can do with an address alone."""
     where = "config.yaml, then /etc/vllm-canary/config.yaml"
-    parser.add_argument("-c", "--config", metavar="FILE", help=f"configuration file (default: {where})")
-    parser.add_argument("--db", metavar="PATH|URL", help="the database, instead of the configured one")
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help=f"configuration file (default: {where})"
+    )
+    parser.add_argument(
+        "--db", metavar="PATH|URL", help="the database, instead of the configured one"
+    )
     if url:
         parser.add_argument("--url", help="watch this server, without any configuration file")
 
@@ -39,21 +43,34 @@ def json_argument(parser: argparse.ArgumentParser) -> None:
 def filter_arguments(parser: argparse.ArgumentParser, since: str | None = None) -> None:
     """Which samples."""
     default = f" (default {since})" if since else ""
-    parser.add_argument("--since", metavar="TIME", default=since, help=f"from then on: 2h, 7d, or ISO 8601{default}")
+    parser.add_argument(
+        "--since", metavar="TIME", default=since, help=f"from then on: 2h, 7d, or ISO 8601{default}"
+    )
     parser.add_argument("--until", metavar="TIME", help="up to then")
     parser.add_argument("--target", metavar="NAME", help="only this target")
     parser.add_argument("--probe", metavar="NAME", help="only this probe")
-    parser.add_argument("--class", metavar="NAME", dest="traffic_class", help="only this traffic class")
+    parser.add_argument(
+        "--class", metavar="NAME", dest="traffic_class", help="only this traffic class"
+    )
 
 
 def check_names(connection: Any, args: argparse.Namespace) -> None:
-    """--target, --probe and --class name what the history knows. Raises CommandError with the known names."""
+    """--target, --probe and --class name what the history knows. Raises CommandError with the known
+    names.
+    """
     from monitor.store.queries import known_names  # noqa: PLC0415
 
-    for what, given in (("target", args.target), ("probe", args.probe), ("class", args.traffic_class)):
+    for what, given in (
+        ("target", args.target),
+        ("probe", args.probe),
+        ("class", args.traffic_class),
+    ):
         if given is not None and given not in (known := known_names(connection, what)):
             plural = "classes" if what == "class" else f"{what}s"
-            raise CommandError(f"there is no {what} {given!r} in the history; known {plural}: {', '.join(known) or 'none yet'}")
+            raise CommandError(
+                f"there is no {what} {given!r} in the history; known {plural}: "
+                f"{', '.join(known) or 'none yet'}"
+            )
 
 
 def row_number(text: str) -> int:
@@ -78,11 +95,16 @@ def moment(text: str | None, now: datetime) -> datetime | None:
             return now - timedelta(seconds=float(ago[1]) * _UNIT[ago[2]])
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
     except (ValueError, OverflowError):  # the second: before the year 1
-        raise CommandError(f"{text!r} is no time; give 2h or 7d for that long ago, or ISO 8601 such as 2026-11-30T08:00") from None
+        raise CommandError(
+            f"{text!r} is no time; give 2h or 7d for that long ago, or ISO 8601 such as "
+            "2026-11-30T08:00"
+        ) from None
 
 
 def load_context(args: argparse.Namespace) -> Any:
-    """The settings a command works with: --url alone, or the configuration file. Raises ConfigError or CommandError."""
+    """The settings a command works with: --url alone, or the configuration file. Raises ConfigError
+    or CommandError.
+    """
     from monitor.config.settings import find_config, load_settings, settings_for_url  # noqa: PLC0415 - pydantic is heavy
 
     if getattr(args, "url", None) is not None:
@@ -90,14 +112,17 @@ def load_context(args: argparse.Namespace) -> Any:
     path = find_config(args.config)
     if path is None:
         raise CommandError(
-            "there is no config.yaml here and none in /etc/vllm-canary; `vllm-canary init --url URL DIR` writes one, or give --url"
+            "there is no config.yaml here and none in /etc/vllm-canary; `vllm-canary init "
+            "--url URL DIR` writes one, or give --url"
         )
     settings = load_settings(path)
     return settings if args.db is None else settings.model_copy(update={"database": args.db})
 
 
 def database_of(args: argparse.Namespace) -> str:
-    """Where the history is, for commands that only read: --db, else the configuration, else where `--url` keeps it."""
+    """Where the history is, for commands that only read: --db, else the configuration, else where
+    `--url` keeps it.
+    """
     if args.db is not None:
         return str(args.db)
     from monitor.config.settings import default_database, find_config, load_settings  # noqa: PLC0415
@@ -107,7 +132,9 @@ def database_of(args: argparse.Namespace) -> str:
 
 
 def found_settings(args: argparse.Namespace) -> Any:
-    """The configuration, where there is one; None for commands that can do without. Raises ConfigError for one that is broken."""
+    """The configuration, where there is one; None for commands that can do without. Raises
+    ConfigError for one that is broken.
+    """
     from monitor.config.settings import find_config, load_settings  # noqa: PLC0415
 
     path = find_config(args.config)
@@ -120,7 +147,10 @@ def chosen_rows(connection: Any, name: str | None) -> list[Any]:
 
     rows = targets(connection)
     if name is not None and name not in [row.name for row in rows]:
-        raise CommandError(f"there is no target {name!r} in the history; known targets: {', '.join(r.name for r in rows) or 'none yet'}")
+        raise CommandError(
+            f"there is no target {name!r} in the history; known targets: "
+            f"{', '.join(r.name for r in rows) or 'none yet'}"
+        )
     return [row for row in rows if name in {None, row.name}]
 
 
@@ -130,7 +160,10 @@ def chosen_targets(settings: Any, name: str | None) -> list[Any]:
         return list(settings.targets)
     target = settings.target(name)
     if target is None:
-        raise CommandError(f"there is no target {name!r}; the configuration has: {', '.join(t.name for t in settings.targets)}")
+        raise CommandError(
+            f"there is no target {name!r}; the configuration has: "
+            f"{', '.join(t.name for t in settings.targets)}"
+        )
     return [target]
 
 

@@ -1,4 +1,6 @@
-"""`demo`: the whole product in two minutes, without a GPU: a simulated server with a card that heats up, and the daemon against it."""
+"""`demo`: the whole product in two minutes, without a GPU: a simulated server with a card that
+heats up, and the daemon against it.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,31 @@ CARD_STEP_S = 5  # instead of a minute: heat is that much faster here
 GPU = "h100"
 COOLING_LOST = 8.0  # thermal resistance of heat sink and air against healthy
 PROBES = {
-    "chat": "class: chat\nevery: 3s\nmessages:\n  - role: user\n    content: What is the capital of France?\nmax_tokens: 32\n"
+    "chat": "class: chat\nevery: 3s\nmessages:\n  - role: user\n    content: What is the "
+    "capital of France?\nmax_tokens: 32\n"
     "expect:\n  - contains: Paris\n",
-    "chat-uncapped": "class: chat\nevery: 15s\nmessages:\n  - role: user\n    content: What is the capital of France?\nmax_tokens: 32\n"
+    "chat-uncapped": "class: chat\nevery: 15s\nmessages:\n  - role: user\n    content: What is "
+    "the capital of France?\nmax_tokens: 32\n"
     "max_wait: none\n",
-    "decode": "class: batch\nevery: 5s\nmessages:\n  - role: user\n    content: Count from one to thirty in words.\nmax_tokens: 96\n"
+    "decode": "class: batch\nevery: 5s\nmessages:\n  - role: user\n    content: Count from one "
+    "to thirty in words.\nmax_tokens: 96\n"
     "max_wait: 2s\nsampling:\n  ignore_eos: true\n  min_tokens: 96\n",
 }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("--keep", action="store_true", help="leave server and daemon running at the end, until Ctrl-C")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="keep configuration, history and logs there (default: a new folder)")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave server and daemon running at the end, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="keep configuration, history and logs there (default: a new folder)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,7 +79,9 @@ def _folder(wanted: Path | None) -> Path:
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="vllm-canary-demo-"))
     if (wanted / "config.yaml").exists():
-        raise CommandError(f"{wanted / 'config.yaml'} is there already; choose another folder, or remove it first")
+        raise CommandError(
+            f"{wanted / 'config.yaml'} is there already; choose another folder, or remove it first"
+        )
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -87,18 +103,30 @@ def _begin(folder: Path, receiver: Receiver, children: list[Child]) -> Story:
         (folder / "probes" / f"{name}.yaml").write_text(text)
     (folder / "config.yaml").write_text(
         "database: history.db\nlisten: 127.0.0.1:0\nprobes: probes\n"
-        f"targets:\n  - name: demo\n    url: {url}\n    gpus: {{dcgm: {cards_url}}}\n    token_budget_per_hour: 1000000\n"
+        f"targets:\n  - name: demo\n    url: {url}\n    gpus: {{dcgm: {cards_url}}}\n    "
+        f"token_budget_per_hour: 1000000\n"
         f"channels:\n  - name: demo\n    kind: webhook\n    url: {receiver.url}\n"
         f"detector:\n  card_step: {CARD_STEP_S}s\n  grace: 2s\n"
     )
     daemon = Child("daemon", ["run", "-c", str(folder / "config.yaml")], folder)
     children.append(daemon)
     pages = daemon.said_after("health and metrics on ")
-    print(f"A simulated vLLM server with one {GPU} listens on {url}, its DCGM exporter on {cards_url};")
-    print(f"the daemon watches them, its pages are on {pages}; the history is {folder / 'history.db'}.")
-    print(f"Time scale: requests and tokens move in real time, heat moves {THERMAL_SPEED} times faster,")
+    print(
+        f"A simulated vLLM server with one {GPU} listens on {url}, its DCGM exporter on "
+        f"{cards_url};"
+    )
+    print(
+        f"the daemon watches them, its pages are on {pages}; the history is "
+        f"{folder / 'history.db'}."
+    )
+    print(
+        f"Time scale: requests and tokens move in real time, heat moves {THERMAL_SPEED} "
+        "times faster,"
+    )
     print(f"and so the card is judged every {CARD_STEP_S} s instead of every minute.")
-    print("Every figure below is one that the daemon has measured over HTTP and stored.", flush=True)
+    print(
+        "Every figure below is one that the daemon has measured over HTTP and stored.", flush=True
+    )
     story = Story(folder, simulator, History(str(folder / "history.db")), receiver, children)
     story.wait(story.history.is_there, "the daemon's history")
     return story
@@ -117,48 +145,95 @@ class Story:
 
     def reference(self) -> None:
         """1: how it is when all is well."""
-        self._chapter("1. Warm reference", "nobody else is on the server; the daemon learns what is normal")
+        self._chapter(
+            "1. Warm reference", "nobody else is on the server; the daemon learns what is normal"
+        )
         since = now()
-        warm = self.wait(lambda: self._at_least(5, "chat", since, Phase.WARM), "five warm chat canaries")
+        warm = self.wait(
+            lambda: self._at_least(5, "chat", since, Phase.WARM), "five warm chat canaries"
+        )
         decode = self.wait(lambda: self._at_least(2, "decode", since, None), "two decode canaries")
         card = self.wait(lambda: self._card(since), "a reading of the card")[-1]
         self.reference_ttft_ms = middle([s.ttft_ms for s in warm])
-        self._say(f"chat: first token after {told(self.reference_ttft_ms, 1)} ms (median of {len(warm)} warm canaries)")
-        self._say(f"decode: {told(middle([s.decode_tok_s for s in decode]), 1)} tokens/s; card: {_of(card)}")
+        self._say(
+            f"chat: first token after {told(self.reference_ttft_ms, 1)} ms (median of "
+            f"{len(warm)} warm canaries)"
+        )
+        self._say(
+            f"decode: {told(middle([s.decode_tok_s for s in decode]), 1)} tokens/s; card: "
+            f"{_of(card)}"
+        )
 
     def batch_job(self) -> None:
         """2: chat waits behind a batch."""
-        self._chapter("2. A batch job arrives", "24 clients without patience take all four places of the batch")
+        self._chapter(
+            "2. A batch job arrives",
+            "24 clients without patience take all four places of the batch",
+        )
         since = now()
         self.simulator.set(batch__clients=24)
-        capped = self.wait(lambda: self._at_least(2, "chat", since, None, Outcome.QUEUE_CAP), "two chat canaries that were cut short")
-        true = self.wait(lambda: self._at_least(1, "chat-uncapped", since, None), "the canary that waits as long as it takes")
+        capped = self.wait(
+            lambda: self._at_least(2, "chat", since, None, Outcome.QUEUE_CAP),
+            "two chat canaries that were cut short",
+        )
+        true = self.wait(
+            lambda: self._at_least(1, "chat-uncapped", since, None),
+            "the canary that waits as long as it takes",
+        )
         waiting = told(middle([s.waiting for s in capped]))
-        self._say(f"chat: queue_cap, {len(capped)} canaries were cancelled after 2 s without a first token; {waiting} requests waited")
+        self._say(
+            f"chat: queue_cap, {len(capped)} canaries were cancelled after 2 s without a first "
+            f"token; {waiting} requests waited"
+        )
         longest = max(s.ttft_ms or 0.0 for s in true)
-        self._say(f"the true wait, from the canary without a cap: {told(longest)} ms (reference {told(self.reference_ttft_ms, 1)} ms)")
+        self._say(
+            f"the true wait, from the canary without a cap: {told(longest)} ms (reference "
+            f"{told(self.reference_ttft_ms, 1)} ms)"
+        )
         self.simulator.set(batch__clients=3)
 
     def heat(self) -> None:
         """3: the card heats, throttles and slows down; then it is cooled again."""
-        self._chapter("3. The card heats", "three clients stay, so chat has a place again; then the heat sink is blocked")
+        self._chapter(
+            "3. The card heats",
+            "three clients stay, so chat has a place again; then the heat sink is blocked",
+        )
         since = now()
-        before = self.wait(lambda: self._at_least(2, "decode", since, None), "two decode canaries beside the batch job")
-        cool = self._card(since)[-1:] or self.wait(lambda: self._card(since), "a reading of the card")
-        self._say(f"before: decode {told(middle([s.decode_tok_s for s in before]), 1)} tokens/s; card: {_of(cool[-1])}")
+        before = self.wait(
+            lambda: self._at_least(2, "decode", since, None),
+            "two decode canaries beside the batch job",
+        )
+        cool = self._card(since)[-1:] or self.wait(
+            lambda: self._card(since), "a reading of the card"
+        )
+        self._say(
+            f"before: decode {told(middle([s.decode_tok_s for s in before]), 1)} tokens/s; "
+            f"card: {_of(cool[-1])}"
+        )
         blocked = now()
         self.simulator.set(card__cooling=COOLING_LOST)
         hot = self.wait(lambda: _throttled(self._card(blocked)), "the card throttles")
         settled = now()
-        during = self.wait(lambda: self._at_least(2, "decode", settled, None), "two decode canaries on a hot card")
+        during = self.wait(
+            lambda: self._at_least(2, "decode", settled, None), "two decode canaries on a hot card"
+        )
         hot = _throttled(self._card(blocked)) or hot
         throttled_s = ((hot[-1].thermal_ns or 0) - (hot[0].thermal_ns or 0)) / 1e9
-        self._say(f"hot: card {_of(hot[-1])}; throttled for heat during {told(throttled_s, 1)} s (counted by the card)")
-        slow, fast = middle([s.decode_tok_s for s in during]), middle([s.decode_tok_s for s in before])
+        self._say(
+            f"hot: card {_of(hot[-1])}; throttled for heat during {told(throttled_s, 1)} s "
+            "(counted by the card)"
+        )
+        slow, fast = (
+            middle([s.decode_tok_s for s in during]),
+            middle([s.decode_tok_s for s in before]),
+        )
         change = None if slow is None or not fast else (slow / fast - 1) * 100
         self._say(f"decode fell to {told(slow, 1)} tokens/s ({told(change, 1)} %)")
         incident = self.wait(lambda: self.history.incident("thermal"), "an incident about the card")
-        self._say(f"incident {incident.id} is open: {incident.kind}, {incident.severity}, cause {incident.cause or 'unknown'}")
+        self._say(
+            f"incident {incident.id} is open: {incident.kind}, {incident.severity}, cause "
+            f"{incident.cause or 'unknown'}"
+        )
         self._say(f"  {incident.summary}")
         freed = now()
         self.simulator.set(card__cooling=1.0, batch__clients=0)
@@ -167,15 +242,25 @@ class Story:
 
     def configuration(self) -> None:
         """4: a changed context length opens an incident, and the webhook is told."""
-        self._chapter("4. The configuration changes", "the server is started again with half the context length")
+        self._chapter(
+            "4. The configuration changes",
+            "the server is started again with half the context length",
+        )
         changed_s = time.monotonic()
         self.simulator.set(max_model_len=4096, restart=1.0)
-        incident = self.wait(lambda: self.history.incident("config_change"), "an incident about the configuration")
+        incident = self.wait(
+            lambda: self.history.incident("config_change"), "an incident about the configuration"
+        )
         delivery = self.wait(lambda: self.receiver.first("opened", "config_change"), "the webhook")
         took_s = time.monotonic() - changed_s
         changes = "; ".join(f"{c.field} {c.before} → {c.after}" for c in incident.changes)
-        self._say(f"incident {incident.id} is open, {told(took_s, 1)} s after the restart: {changes}")
-        self._say(f"the webhook received: {delivery['event']} {delivery['incident']['kind']}: {delivery['incident']['summary']}")
+        self._say(
+            f"incident {incident.id} is open, {told(took_s, 1)} s after the restart: {changes}"
+        )
+        self._say(
+            f"the webhook received: {delivery['event']} {delivery['incident']['kind']}: "
+            f"{delivery['incident']['summary']}"
+        )
 
     def check(self) -> None:
         """Raises CommandError where the server or the daemon has ended."""
@@ -185,12 +270,21 @@ class Story:
     def ending(self, keep: bool) -> None:
         """Where to look now."""
         config = self.folder / "config.yaml"
-        print(f"\nThat took {time.monotonic() - self.began_s:.0f} s. The history stays in {self.folder}; to look into it:")
+        print(
+            f"\nThat took {time.monotonic() - self.began_s:.0f} s. The history stays in "
+            f"{self.folder}; to look into it:"
+        )
         for command in ("status", "history --limit 30", "summary", "incidents"):
             print(f"  vllm-canary {command} -c {config}")
-        print("Server and daemon keep running; Ctrl-C ends them." if keep else "Server and daemon are stopped.", flush=True)
+        print(
+            "Server and daemon keep running; Ctrl-C ends them."
+            if keep
+            else "Server and daemon are stopped.",
+            flush=True,
+        )
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- telling
+    # ------------------------------------------------------------------------------------------------------
 
     def _chapter(self, title: str, what: str) -> None:
         print(f"\n{title}: {what}", flush=True)
@@ -203,11 +297,24 @@ class Story:
         while not (found := look()):
             self.check()
             if time.monotonic() - self.began_s > ALL_S:
-                raise CommandError(f"the demo gave up after {ALL_S:g} s waiting for: {what}; logs are in {self.folder}", UNMEASURED)
+                raise CommandError(
+                    (
+                        f"the demo gave up after {ALL_S:g} s waiting for: {what}; logs are in "
+                        f"{self.folder}"
+                    ),
+                    UNMEASURED,
+                )
             time.sleep(0.25)
         return found
 
-    def _at_least(self, count: int, probe: str, since: datetime, phase: Phase | None, outcome: Outcome = Outcome.OK) -> list[Sample]:
+    def _at_least(
+        self,
+        count: int,
+        probe: str,
+        since: datetime,
+        phase: Phase | None,
+        outcome: Outcome = Outcome.OK,
+    ) -> list[Sample]:
         found = self.history.samples(probe, since, outcome, phase)
         return found if len(found) >= count else []
 
@@ -220,13 +327,19 @@ def _of(card: CardLook) -> str:
 
 
 def _throttled(looks: list[CardLook]) -> list[CardLook]:
-    """All of them once the counter of thermal throttling has grown between two; before that none."""
+    """All of them once the counter of thermal throttling has grown between two; before that
+    none.
+    """
     counted = [look.thermal_ns for look in looks if look.thermal_ns is not None]
     return looks if counted and counted[-1] > counted[0] else []
 
 
 def _cooled(looks: list[CardLook], cool: CardLook) -> CardLook | None:
     """The last look, once the card is no warmer than it was and has stopped throttling."""
-    if len(looks) < 2 or (looks[-1].temp_c or 0.0) > (cool.temp_c or 0.0) or looks[-1].thermal_ns != looks[-2].thermal_ns:
+    if (
+        len(looks) < 2
+        or (looks[-1].temp_c or 0.0) > (cool.temp_c or 0.0)
+        or looks[-1].thermal_ns != looks[-2].thermal_ns
+    ):
         return None
     return looks[-1]

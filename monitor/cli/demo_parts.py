@@ -1,4 +1,6 @@
-"""What `demo` is made of: child processes, a webhook's other end, the simulator's switches, and the figures in the daemon's history."""
+"""What `demo` is made of: child processes, a webhook's other end, the simulator's switches, and the
+figures in the daemon's history.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,21 @@ class Child:
 
     def __init__(self, name: str, arguments: Sequence[str], folder: Path) -> None:
         self.name, self._log = name, folder / f"{name}.log"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_CANARY", "NOTIFY_", "WATCHDOG_"))}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("VLLM_CANARY", "NOTIFY_", "WATCHDOG_"))
+        }
         with self._log.open("wb") as log:
             command = [sys.executable, "-m", "monitor.cli", *arguments]
             # A session of its own: Ctrl-C reaches us alone, and we end our children in order.
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
             )
 
     def said_after(self, mark: str) -> str:
@@ -46,12 +57,17 @@ class Child:
                     return line.split(mark, 1)[1].strip()
             self.must_run()
             time.sleep(0.05)
-        raise CommandError(f"{self.name} did not start within {START_S:g} s; see {self._log}", UNMEASURED)
+        raise CommandError(
+            f"{self.name} did not start within {START_S:g} s; see {self._log}", UNMEASURED
+        )
 
     def must_run(self) -> None:
         """Raises CommandError where it has ended."""
         if self._process.poll() is not None:
-            raise CommandError(f"{self.name} ended with exit code {self._process.returncode}; see {self._log}", UNMEASURED)
+            raise CommandError(
+                f"{self.name} ended with exit code {self._process.returncode}; see {self._log}",
+                UNMEASURED,
+            )
 
     def stop(self) -> None:
         """End it, gently first."""
@@ -85,7 +101,14 @@ class Receiver:
 
     def first(self, event: str, kind: str) -> dict[str, Any] | None:
         """The first delivery of this kind."""
-        return next((d for d in list(self.deliveries) if d["event"] == event and d["incident"]["kind"] == kind), None)
+        return next(
+            (
+                d
+                for d in list(self.deliveries)
+                if d["event"] == event and d["incident"]["kind"] == kind
+            ),
+            None,
+        )
 
     def stop(self) -> None:
         """Close the port."""
@@ -101,13 +124,17 @@ class Simulator:
 
     def set(self, **changes: Any) -> None:
         """Switch things, in this order; `__` in a name stands for a dot. Raises CommandError."""
-        body = json.dumps({name.replace("__", "."): value for name, value in changes.items()}).encode()
+        body = json.dumps(
+            {name.replace("__", "."): value for name, value in changes.items()}
+        ).encode()
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})  # noqa: S310 - our own child on loopback
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
                 answer.read()
         except OSError as error:
-            raise CommandError(f"the simulated server could not be switched: {error}", UNMEASURED) from None
+            raise CommandError(
+                f"the simulated server could not be switched: {error}", UNMEASURED
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +165,13 @@ class History:
         except DatabaseError:
             return False
 
-    def samples(self, probe: str, since: datetime, outcome: Outcome | None = Outcome.OK, phase: Phase | None = None) -> list[Sample]:
+    def samples(
+        self,
+        probe: str,
+        since: datetime,
+        outcome: Outcome | None = Outcome.OK,
+        phase: Phase | None = None,
+    ) -> list[Sample]:
         """Of one probe, oldest first."""
         from monitor.store.database import reading  # noqa: PLC0415
         from monitor.store.queries import SampleFilter, samples  # noqa: PLC0415
@@ -155,9 +188,17 @@ class History:
         from monitor.store.tables import gpu_reading as t  # noqa: PLC0415
         from monitor.store.times import from_us, to_us  # noqa: PLC0415
 
-        columns = (t.c.at_us, t.c.temp_c_max, t.c.sm_clock_mhz_median, t.c.power_w_median, t.c.throttle_thermal_ns)
+        columns = (
+            t.c.at_us,
+            t.c.temp_c_max,
+            t.c.sm_clock_mhz_median,
+            t.c.power_w_median,
+            t.c.throttle_thermal_ns,
+        )
         with reading(self.database) as connection:
-            rows = connection.execute(select(*columns).where(t.c.at_us >= to_us(since)).order_by(t.c.at_us)).all()
+            rows = connection.execute(
+                select(*columns).where(t.c.at_us >= to_us(since)).order_by(t.c.at_us)
+            ).all()
         return [CardLook(from_us(row[0]), *row[1:]) for row in rows]
 
     def incident(self, kind: str) -> Incident | None:

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from monitor.cli.common import chosen_targets, config_arguments, json_argument, load_context, print_json
+from monitor.cli.common import (
+    chosen_targets,
+    config_arguments,
+    json_argument,
+    load_context,
+    print_json,
+)
 from monitor.errors import Told
 from monitor.judge.changes import digest
 from monitor.model import Fingerprint
@@ -75,7 +81,11 @@ def _last_system_fingerprint(database: str, target: str) -> str | None:
 
 
 def _record(one: Fingerprint) -> dict[str, Any]:
-    return {"target": one.target, "digest": digest(one.fields), "fields": [asdict(field) for field in one.fields.values()]}
+    return {
+        "target": one.target,
+        "digest": digest(one.fields),
+        "fields": [asdict(field) for field in one.fields.values()],
+    }
 
 
 def _print(one: Fingerprint) -> None:
@@ -84,9 +94,18 @@ def _print(one: Fingerprint) -> None:
     from monitor.show.terminal import UNKNOWN, console, table  # noqa: PLC0415
 
     def told(value: Any) -> str:
-        return UNKNOWN if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return (
+            UNKNOWN
+            if value is None
+            else value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False)
+        )
 
-    rows = [[f.name, f.role, told(f.value), f.source or (f"unknown: {f.reason}" if f.reason else "")] for f in one.fields.values()]
+    rows = [
+        [f.name, f.role, told(f.value), f.source or (f"unknown: {f.reason}" if f.reason else "")]
+        for f in one.fields.values()
+    ]
     out = console()
     out.print(f"{one.target}  digest {digest(one.fields)}", style="bold")
     out.print(table(["field", "role", "value detail", "read from detail"], rows))

@@ -25,8 +25,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     config_arguments(parser)
     filter_arguments(parser)
     parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only this outcome")
-    parser.add_argument("--limit", type=row_number, default=20, metavar="N", help="the newest N (default 20; 0 for all)")
-    parser.add_argument("--format", choices=["table", "csv", "jsonl"], default="table", help="how to print (default table)")
+    parser.add_argument(
+        "--limit",
+        type=row_number,
+        default=20,
+        metavar="N",
+        help="the newest N (default 20; 0 for all)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["table", "csv", "jsonl"],
+        default="table",
+        help="how to print (default table)",
+    )
     json_argument(parser)
 
 
@@ -70,7 +81,20 @@ def _table(found: list[Sample]) -> None:
     from monitor.show.terminal import console, local_time, milliseconds, number, table  # noqa: PLC0415
 
     with_gpu = any(sample.gpu_uuid is not None for sample in found)
-    headings = ["id", "time", "target", "probe", "class", "phase", "outcome", "verdict", "TTFT ms", "tokens/s", "queue ms", "waiting"]
+    headings = [
+        "id",
+        "time",
+        "target",
+        "probe",
+        "class",
+        "phase",
+        "outcome",
+        "verdict",
+        "TTFT ms",
+        "tokens/s",
+        "queue ms",
+        "waiting",
+    ]
     rows = [
         [
             s.id,
@@ -85,11 +109,17 @@ def _table(found: list[Sample]) -> None:
             number(s.decode_tok_s, 1),
             milliseconds(s.queue_ms),
             number(s.waiting),
-            *([number(s.gpu_temp_c), number(s.sm_clock_mhz), number(s.power_w)] if with_gpu else []),
+            *(
+                [number(s.gpu_temp_c), number(s.sm_clock_mhz), number(s.power_w)]
+                if with_gpu
+                else []
+            ),
         ]
         for s in found
     ]
     if not found:
         console().print("no samples")
         return
-    console().print(table([*headings, *(["GPU °C", "SM MHz", "power W"] if with_gpu else [])], rows))
+    console().print(
+        table([*headings, *(["GPU °C", "SM MHz", "power W"] if with_gpu else [])], rows)
+    )

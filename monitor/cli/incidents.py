@@ -6,7 +6,15 @@ import argparse
 import json
 from typing import Any
 
-from monitor.cli.common import config_arguments, database_of, json_argument, moment, now_utc, print_json, row_number
+from monitor.cli.common import (
+    config_arguments,
+    database_of,
+    json_argument,
+    moment,
+    now_utc,
+    print_json,
+    row_number,
+)
 from monitor.model import Incident
 
 
@@ -26,8 +34,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     action("list", "open ones and those of the last days (the default)")
     action("show", "one incident with its history")
-    action("ack", "say that somebody has seen it").add_argument("--note", default=None, help="a remark to keep with it")
-    action("close", "close it by hand").add_argument("--reason", required=True, help="why it is over")
+    action("ack", "say that somebody has seen it").add_argument(
+        "--note", default=None, help="a remark to keep with it"
+    )
+    action("close", "close it by hand").add_argument(
+        "--reason", required=True, help="why it is over"
+    )
     action("note", "keep a remark with it").add_argument("text", help="the remark")
     _common(parser)
     _list_arguments(parser)
@@ -40,7 +52,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="TIME", help="opened since then, and all that are open (default 7d)")
+    parser.add_argument(
+        "--since", metavar="TIME", help="opened since then, and all that are open (default 7d)"
+    )
     parser.add_argument("--target", metavar="NAME", help="only this target")
 
 
@@ -71,9 +85,24 @@ def _list(args: argparse.Namespace) -> int:
 def _table(found: list[Incident]) -> None:
     from monitor.show.terminal import console, local_time, table  # noqa: PLC0415
 
-    rows = [[i.id, _state(i), i.severity.value, i.kind.value, i.target, local_time(i.opened_at), i.summary] for i in found]
+    rows = [
+        [
+            i.id,
+            _state(i),
+            i.severity.value,
+            i.kind.value,
+            i.target,
+            local_time(i.opened_at),
+            i.summary,
+        ]
+        for i in found
+    ]
     out = console()
-    out.print(table(["id", "state", "severity", "kind", "target", "opened", "detail"], rows) if found else "no incidents")
+    out.print(
+        table(["id", "state", "severity", "kind", "target", "opened", "detail"], rows)
+        if found
+        else "no incidents"
+    )
 
 
 def _state(incident: Incident) -> str:
@@ -90,19 +119,34 @@ def _show(args: argparse.Namespace) -> int:
     with reading(database_of(args)) as connection:
         incident = incidents.get(connection, args.incident)
         events = incidents.events(connection, args.incident)
-    record = incident_record(incident) | {"events": [{k: plain(v) for k, v in event.items()} for event in events]}
+    record = incident_record(incident) | {
+        "events": [{k: plain(v) for k, v in event.items()} for event in events]
+    }
     if args.json:
         print_json({"incidents": [record]})
         return 0
     from monitor.show.terminal import UNKNOWN, console, local_time, table  # noqa: PLC0415
 
     def told(value: Any) -> Any:
-        return UNKNOWN if value is None else json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
+        return (
+            UNKNOWN
+            if value is None
+            else json.dumps(value, ensure_ascii=False)
+            if isinstance(value, (list, dict))
+            else value
+        )
 
     out = console()
-    out.print(table(["field", "value detail"], [[k, told(v)] for k, v in record.items() if k != "events"]))
+    out.print(
+        table(["field", "value detail"], [[k, told(v)] for k, v in record.items() if k != "events"])
+    )
     out.print()
-    out.print(table(["time", "event", "text detail"], [[local_time(e["at"]), e["event"], e["text"]] for e in events]))
+    out.print(
+        table(
+            ["time", "event", "text detail"],
+            [[local_time(e["at"]), e["event"], e["text"]] for e in events],
+        )
+    )
     return 0
 
 
@@ -120,7 +164,11 @@ def _change(args: argparse.Namespace, action: str) -> int:
         if action == "ack":
             changed = writer.do(lambda c: incidents.acknowledge(c, number, now, args.note))
         elif action == "close":
-            changed = writer.do(lambda c: incidents.close_by_hand(c, number, now, f"closed by hand: {args.reason}", _channels(args)))
+            changed = writer.do(
+                lambda c: incidents.close_by_hand(
+                    c, number, now, f"closed by hand: {args.reason}", _channels(args)
+                )
+            )
         else:
             changed = writer.do(lambda c: incidents.add_note(c, number, now, args.text))
     finally:
@@ -128,7 +176,11 @@ def _change(args: argparse.Namespace, action: str) -> int:
     if args.json:
         print_json({"incidents": [incident_record(changed)]})
     else:
-        nobody = " (nobody was told: there is no configuration with channels here)" if action == "close" and not _channels(args) else ""
+        nobody = (
+            " (nobody was told: there is no configuration with channels here)"
+            if action == "close" and not _channels(args)
+            else ""
+        )
         print(f"incident {number}: {_state(changed)}{nobody}")
     return 0
 

@@ -1,4 +1,6 @@
-"""`init`: write a configuration and probes that work against a server as they stand. Each probe is tried once; nothing is half written."""
+"""`init`: write a configuration and probes that work against a server as they stand. Each probe is
+tried once; nothing is half written.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,25 @@ from monitor.cli.common import CommandError, json_argument, print_json
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("--url", required=True, help="where the server answers, for example http://127.0.0.1:8000")
+    parser.add_argument(
+        "--url", required=True, help="where the server answers, for example http://127.0.0.1:8000"
+    )
     parser.add_argument("--model", metavar="NAME", help="the served model, where there are several")
-    parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable that holds the API key")
+    parser.add_argument(
+        "--api-key-env", metavar="NAME", help="the environment variable that holds the API key"
+    )
     parser.add_argument("--name", default="local", help="what to call the server (default local)")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where to write config.yaml and probes/")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="where to write config.yaml and probes/"
+    )
     json_argument(parser)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One probe as `init` leaves it: `text` None = left out; `note` says what was adapted or why."""
+    """One probe as `init` leaves it: `text` None = left out; `note` says what was adapted or
+    why.
+    """
 
     name: str
     text: str | None
@@ -41,14 +51,23 @@ def run(args: argparse.Namespace) -> int:
     if config.exists():
         raise CommandError(f"{config} is there already; choose another folder, or remove it first")
     _keep_own_probes(args.directory)
-    target = {"name": args.name, "url": args.url, "model": args.model, "api_key_env": args.api_key_env}
+    target = {
+        "name": args.name,
+        "url": args.url,
+        "model": args.model,
+        "api_key_env": args.api_key_env,
+    }
     target = {key: value for key, value in target.items() if value is not None}
     written = asyncio.run(_try_all(target))
     from monitor.config.text import sample_config  # noqa: PLC0415 - --help needs none of this
 
     kept = {w.name: w.text for w in written if w.text is not None}
     if not kept:
-        raise CommandError("no probe works against this server: " + "; ".join(f"{w.name}: {w.note}" for w in written), code=3)
+        raise CommandError(
+            "no probe works against this server: "
+            + "; ".join(f"{w.name}: {w.note}" for w in written),
+            code=3,
+        )
     _write(args.directory, sample_config(target), kept)
     _report(args, written)
     return 0
@@ -58,9 +77,16 @@ def _keep_own_probes(directory: Path) -> None:
     """Raises CommandError where a probe of the user's would be written over."""
     from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415
 
-    taken = [path for path in sorted(directory.glob("probes/*.yaml")) if (shipped_probes_dir() / path.name).exists()]
+    taken = [
+        path
+        for path in sorted(directory.glob("probes/*.yaml"))
+        if (shipped_probes_dir() / path.name).exists()
+    ]
     if taken:
-        raise CommandError(f"{taken[0]} is there already and would be written over; choose another folder, or remove it first")
+        raise CommandError(
+            f"{taken[0]} is there already and would be written over; choose another folder, or "
+            "remove it first"
+        )
 
 
 async def _try_all(target: dict[str, Any]) -> list[Written]:
@@ -77,7 +103,9 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
     try:
         settings = Settings.model_validate({"targets": [target]})
     except ValidationError as error:
-        raise ConfigError([Problem("init", None, sentence(e, Settings)) for e in error.errors()]) from None
+        raise ConfigError(
+            [Problem("init", None, sentence(e, Settings)) for e in error.errors()]
+        ) from None
     one = settings.targets[0]
     async with client_of(one) as http:
         flight = Preflight(one.name, http, MetricsPage(http, one.metrics_page), one.model)
@@ -88,7 +116,10 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
         if wrong is not None:
             raise CommandError(f"{wrong.detail}; {wrong.mend}")
         directory = shipped_probes_dir()
-        return [await _try(flight, probe, (directory / f"{probe.name}.yaml").read_text()) for probe in load_probes(directory, settings)]
+        return [
+            await _try(flight, probe, (directory / f"{probe.name}.yaml").read_text())
+            for probe in load_probes(directory, settings)
+        ]
 
 
 async def _try(flight: Any, probe: Any, text: str) -> Written:
@@ -101,7 +132,10 @@ async def _try(flight: Any, probe: Any, text: str) -> Written:
 
     shown = progress_console()
     if shown is not None:
-        shown.print(f"trying {probe.name} … (the first answers of a new server can take a while)", style="dim")
+        shown.print(
+            f"trying {probe.name} … (the first answers of a new server can take a while)",
+            style="dim",
+        )
     await flight.probe_lengths([probe], shipped_probes_dir())
     length = flight.lengths.get(probe.name)
     fitted, note = fit(probe, length, flight.max_model_len)
@@ -115,8 +149,15 @@ async def _try(flight: Any, probe: Any, text: str) -> Written:
     if fitted.max_tokens != probe.max_tokens:
         text = with_fewer_tokens(text, fitted.max_tokens)
     if measured.answer.reasoning and not measured.answer.text:
-        switch = "raise max_tokens, or switch reasoning off with `chat_template_kwargs: {enable_thinking: false}` under sampling"
-        return Written(probe.name, without_expectation(text), f"the model was still reasoning after {fitted.max_tokens} tokens; {switch}")
+        switch = (
+            "raise max_tokens, or switch reasoning off with `chat_template_kwargs: "
+            "{enable_thinking: false}` under sampling"
+        )
+        return Written(
+            probe.name,
+            without_expectation(text),
+            f"the model was still reasoning after {fitted.max_tokens} tokens; {switch}",
+        )
     judgement = judge_answer(fitted, sample.outcome, sample.output)
     if judgement.verdict is Verdict.FAIL:
         text, note = without_expectation(text), f"its expectation was left out: {judgement.reason}"
@@ -132,21 +173,30 @@ def fit(probe: Any, length: int | None, max_model_len: int | None) -> tuple[Any 
         return probe, ""
     room = max_model_len - length
     if room < 8:
-        return None, f"left out: its prompt is {length} tokens and the context holds {max_model_len}"
+        return (
+            None,
+            f"left out: its prompt is {length} tokens and the context holds {max_model_len}",
+        )
     sampling = dict(probe.sampling)
     if sampling.get("min_tokens", 0) > room:
         sampling["min_tokens"] = room
-    return replace(probe, max_tokens=room, sampling=sampling), f"shortened to {room} answer tokens by the context of {max_model_len}"
+    return replace(
+        probe, max_tokens=room, sampling=sampling
+    ), f"shortened to {room} answer tokens by the context of {max_model_len}"
 
 
 def with_fewer_tokens(text: str, max_tokens: int) -> str:
     """The probe's text with max_tokens, and min_tokens where it is more, lowered."""
     text = re.sub(r"(?m)^max_tokens:.*$", f"max_tokens: {max_tokens}", text)
-    return re.sub(r"(?m)^(\s+min_tokens:) (\d+)$", lambda m: f"{m[1]} {min(int(m[2]), max_tokens)}", text)
+    return re.sub(
+        r"(?m)^(\s+min_tokens:) (\d+)$", lambda m: f"{m[1]} {min(int(m[2]), max_tokens)}", text
+    )
 
 
 def without_expectation(text: str) -> str:
-    """The probe's text with its `expect:` block turned into comments: this model answers otherwise, which is no fault of it."""
+    """The probe's text with its `expect:` block turned into comments: this model answers otherwise,
+    which is no fault of it.
+    """
     lines, inside = [], False
     for line in text.splitlines():
         inside = line.startswith("expect:") or (inside and line.startswith((" ", "-")))
@@ -160,7 +210,9 @@ def _write(directory: Path, config: str, probes: dict[str, str]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "probes").mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".init-") as made:
-            files = [(f"probes/{name}.yaml", text) for name, text in probes.items()] + [("config.yaml", config)]
+            files = [(f"probes/{name}.yaml", text) for name, text in probes.items()] + [
+                ("config.yaml", config)
+            ]
             for name, text in files:
                 (Path(made) / Path(name).name).write_text(text, encoding="utf-8")
             for name, _ in files:
@@ -173,13 +225,27 @@ def _report(args: argparse.Namespace, written: Sequence[Written]) -> None:
     total = sum(w.tokens_per_hour or 0 for w in written)
     config = args.directory / "config.yaml"
     if args.json:
-        probes = [{"name": w.name, "written": w.text is not None, "note": w.note, "tokens_per_hour": w.tokens_per_hour} for w in written]
+        probes = [
+            {
+                "name": w.name,
+                "written": w.text is not None,
+                "note": w.note,
+                "tokens_per_hour": w.tokens_per_hour,
+            }
+            for w in written
+        ]
         print_json({"config": str(config), "probes": probes, "tokens_per_hour": total})
         return
     from monitor.show.terminal import console, number, table  # noqa: PLC0415
 
-    rows = [[w.name, "written" if w.text is not None else "left out", number(w.tokens_per_hour), w.note] for w in written]
+    rows = [
+        [w.name, "written" if w.text is not None else "left out", number(w.tokens_per_hour), w.note]
+        for w in written
+    ]
     out = console()
     out.print(table(["probe", "", "tokens/h count", "detail"], rows))
     out.print(f"\nThe canaries cost at most {total:,.0f} prompt and answer tokens an hour.")
-    out.print(f"Written: {config}\nNext: vllm-canary check -c {config}; vllm-canary run -c {config}", markup=False)
+    out.print(
+        f"Written: {config}\nNext: vllm-canary check -c {config}; vllm-canary run -c {config}",
+        markup=False,
+    )

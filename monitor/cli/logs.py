@@ -1,4 +1,6 @@
-"""The log: plain lines on standard error. What a server or a model wrote may be in them, so each entry stays one entry."""
+"""The log: plain lines on standard error. What a server or a model wrote may be in them, so each
+entry stays one entry.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,25 @@ def set_up_logging(verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("monitor").setLevel(logging.DEBUG if verbose else logging.INFO)
     for noisy in ("httpx", "httpcore", "apscheduler", "alembic", "uvicorn"):
-        logging.getLogger(noisy).setLevel(logging.ERROR if noisy == "apscheduler" else logging.WARNING)
+        logging.getLogger(noisy).setLevel(
+            logging.ERROR if noisy == "apscheduler" else logging.WARNING
+        )
 
 
 class SafeFormatter(logging.Formatter):
-    """One line an entry, whatever is in it: no line break of a server's begins an entry of its own, and no escape sequence reaches the
-    terminal. The lines of a traceback are indented, so that none of them looks like an entry."""
+    """One line an entry, whatever is in it: no line break of a server's begins an entry of its own,
+    and no escape sequence reaches the terminal. The lines of a traceback are indented, so that none
+    of them looks like an entry.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """The entry without its traceback."""
         return one_line(super().formatMessage(record), LONGEST_LINE)
 
     def formatException(  # noqa: N802 - logging's own name
-        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
     ) -> str:
         """The traceback."""
         return _indented(super().formatException(ei))

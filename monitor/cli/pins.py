@@ -37,9 +37,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     listing = action("list", "the pins that hold (the default)")
     action("show", "one pin with its accepted answers", ("pin", "its number"))
-    action("diff", "compare two pins of a probe", ("pin", "the earlier one"), ("other", "the later one"))
+    action(
+        "diff",
+        "compare two pins of a probe",
+        ("pin", "the earlier one"),
+        ("other", "the later one"),
+    )
     export = action("export", "write all pins that hold as YAML")
-    export.add_argument("file", nargs="?", type=Path, default=None, metavar="FILE", help="where to (default: standard output)")
+    export.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="where to (default: standard output)",
+    )
     importing = action("import", "take up pins from a file that `export` wrote")
     importing.add_argument("file", type=Path, metavar="FILE", help="the file")
     forced = "also pins that expired, were ended here, or are older than the one that holds"
@@ -57,7 +69,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do the action."""
-    actions = {"list": _list, "show": _show, "diff": _diff, "export": _export, "import": _import, "expire": _expire}
+    actions = {
+        "list": _list,
+        "show": _show,
+        "diff": _diff,
+        "export": _export,
+        "import": _import,
+        "expire": _expire,
+    }
     return actions[args.action or "list"](args)
 
 
@@ -68,7 +87,10 @@ def _find(args: argparse.Namespace, retired: bool) -> tuple[list[Pin], dict[str,
 
     with reading(database_of(args)) as connection:
         found = pins.find(connection, retired=retired)
-        now = {row.name: fingerprints.current(connection, row.id) for row in queries.targets(connection)}
+        now = {
+            row.name: fingerprints.current(connection, row.id)
+            for row in queries.targets(connection)
+        }
     return found, {name: None if one is None else one.digest for name, one in now.items()}
 
 
@@ -80,10 +102,14 @@ def _one(args: argparse.Namespace, number: int) -> Pin:
     return pin
 
 
-def state_of(pin: Pin, digest: str | None, now: datetime, texts: Mapping[str, str | None] | None = None) -> str:
-    """holds, other text (of its probe: it judges nothing), stale (what is served has changed since), expired or ended.
+def state_of(
+    pin: Pin, digest: str | None, now: datetime, texts: Mapping[str, str | None] | None = None
+) -> str:
+    """holds, other text (of its probe: it judges nothing), stale (what is served has changed
+    since), expired or ended.
 
-    `texts`: the revision of each probe as it is written now, None where it depends on the server; None as a whole: not known.
+    `texts`: the revision of each probe as it is written now, None where it depends on the server;
+    None as a whole: not known.
     """
     if pin.retired_at is not None:
         return "ended"
@@ -100,13 +126,17 @@ def fits_text(pin: Pin, texts: Mapping[str, str | None]) -> bool:
 
 
 def _texts(args: argparse.Namespace) -> dict[str, str | None] | None:
-    """The revision of each probe as it is written now; None where no configuration says it. Raises ConfigError."""
+    """The revision of each probe as it is written now; None where no configuration says it. Raises
+    ConfigError.
+    """
     from monitor.config.settings import find_config  # noqa: PLC0415
 
     if args.db is not None or find_config(args.config) is None:
         return None
     probes = chosen_probes(load_context(args), [])
-    return {p.name: None if p.context_share is not None else p.revision for p in probes}  # fitted to the server, so that it may differ
+    return {
+        p.name: None if p.context_share is not None else p.revision for p in probes
+    }  # fitted to the server, so that it may differ
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -116,7 +146,14 @@ def _list(args: argparse.Namespace) -> int:
     now, texts = now_utc(), _texts(args)
     states = [state_of(p, digests.get(p.target), now, texts) for p in found]
     if args.json:
-        print_json({"pins": [{**pin_record(p), "state": state} for p, state in zip(found, states, strict=True)]})
+        print_json(
+            {
+                "pins": [
+                    {**pin_record(p), "state": state}
+                    for p, state in zip(found, states, strict=True)
+                ]
+            }
+        )
         return 0
     from monitor.show.terminal import console, table  # noqa: PLC0415
 
@@ -134,8 +171,20 @@ def _list(args: argparse.Namespace) -> int:
         ]
         for p, state in zip(found, states, strict=True)
     ]
-    headings = ["id", "target", "probe", "state", "age", "expires", "answers count", "by", "reason detail"]
-    console().print(table(headings, rows) if found else 'no pins; `vllm-canary pin --reason "…"` records some')
+    headings = [
+        "id",
+        "target",
+        "probe",
+        "state",
+        "age",
+        "expires",
+        "answers count",
+        "by",
+        "reason detail",
+    ]
+    console().print(
+        table(headings, rows) if found else 'no pins; `vllm-canary pin --reason "…"` records some'
+    )
     return 0
 
 
@@ -151,9 +200,16 @@ def _show(args: argparse.Namespace) -> int:
 
     out = console()
     plain = {k: v for k, v in record.items() if k != "outputs"}
-    out.print(table(["field", "value detail"], [[k, UNKNOWN if v is None else v] for k, v in plain.items()]))
+    out.print(
+        table(
+            ["field", "value detail"], [[k, UNKNOWN if v is None else v] for k, v in plain.items()]
+        )
+    )
     for output in pin.outputs:
-        out.print(f"\n{output.count}× {output.finish_reason or UNKNOWN}, {len(output.tokens)} tokens:", style="bold")
+        out.print(
+            f"\n{output.count}× {output.finish_reason or UNKNOWN}, {len(output.tokens)} tokens:",
+            style="bold",
+        )
         out.print(printable(output.text), markup=False)
     return 0
 
@@ -162,14 +218,32 @@ def _diff(args: argparse.Namespace) -> int:
     """Which answers came and went, and how far the log-probabilities of those that stayed moved."""
     first, second = _one(args, args.pin), _one(args, args.other)
     if first.probe != second.probe:
-        raise CommandError(f"pin {first.id} is of {first.probe} and pin {second.id} of {second.probe}; compare pins of one probe")
+        raise CommandError(
+            f"pin {first.id} is of {first.probe} and pin {second.id} of {second.probe}; "
+            "compare pins of one probe"
+        )
     before, after = {o.text: o for o in first.outputs}, {o.text: o for o in second.outputs}
     gone, new = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
-    stayed = {text: _moved(before[text].logprobs, after[text].logprobs) for text in sorted(before.keys() & after.keys())}
+    stayed = {
+        text: _moved(before[text].logprobs, after[text].logprobs)
+        for text in sorted(before.keys() & after.keys())
+    }
     if args.json:
         told = [{"text": text, "logprob_shift": shift} for text, shift in stayed.items()]
         lengths = [first.prompt_tokens, second.prompt_tokens]
-        print_json({"differences": [{"probe": first.probe, "gone": gone, "new": new, "stayed": told, "prompt_tokens": lengths}]})
+        print_json(
+            {
+                "differences": [
+                    {
+                        "probe": first.probe,
+                        "gone": gone,
+                        "new": new,
+                        "stayed": told,
+                        "prompt_tokens": lengths,
+                    }
+                ]
+            }
+        )
         return 0
     from monitor.show.terminal import UNKNOWN, printable  # noqa: PLC0415
 
@@ -177,7 +251,10 @@ def _diff(args: argparse.Namespace) -> int:
         for text in texts:
             print(f"{sign} {printable(text)}")
     for text, shift in stayed.items():
-        print(f"= {printable(text)}   (log-probabilities {UNKNOWN if shift is None else f'{shift:+.4f} nat'})")
+        print(
+            f"= {printable(text)}   (log-probabilities "
+            f"{UNKNOWN if shift is None else f'{shift:+.4f} nat'})"
+        )
     if first.prompt_tokens != second.prompt_tokens:
         print(f"prompt tokens: {first.prompt_tokens} → {second.prompt_tokens}")
     return 0
@@ -215,21 +292,37 @@ def _import(args: argparse.Namespace) -> int:
     try:
         text = args.file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{args.file} cannot be read: {getattr(error, 'strerror', None) or 'it is no UTF-8 text'}") from None
+        raise CommandError(
+            f"{args.file} cannot be read: "
+            f"{getattr(error, 'strerror', None) or 'it is no UTF-8 text'}"
+        ) from None
     found, texts = from_yaml(text, str(args.file)), _texts(args)
     for pin in found:
         if texts is not None and not fits_text(pin, texts):
             raise PinFileError(
                 f"there is no probe {pin.probe} of revision {pin.revision} any more: "
-                f"{'its text has changed' if pin.probe in texts else 'it is not configured'}; nothing was imported"
+                f"{'its text has changed' if pin.probe in texts else 'it is not configured'}; "
+                "nothing was imported"
             )
     _find(args, retired=True)  # a history that is not there is said, and not made
     taken = take_all(database_of(args), found, args.force)
     if args.json:
-        print_json({"imported": [one.number for one in taken], "ended": [number for one in taken for number in one.ended]})
+        print_json(
+            {
+                "imported": [one.number for one in taken],
+                "ended": [number for one in taken for number in one.ended],
+            }
+        )
         return 0
     for one in taken:
-        instead = f" in the place of pin {', '.join(map(str, one.ended))}, which is kept and judges no more" if one.ended else ""
+        instead = (
+            (
+                f" in the place of pin {', '.join(map(str, one.ended))}, which is kept and "
+                "judges no more"
+            )
+            if one.ended
+            else ""
+        )
         print(f"pin {one.number} of {one.pin.probe} on {one.pin.target}{instead}")
     print(f"{len(taken)} pins imported")
     return 0

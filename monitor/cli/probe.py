@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from monitor.cli.common import chosen_probes, chosen_targets, config_arguments, json_argument, load_context, print_json
+from monitor.cli.common import (
+    chosen_probes,
+    chosen_targets,
+    config_arguments,
+    json_argument,
+    load_context,
+    print_json,
+)
 from monitor.errors import REGRESSION, UNMEASURED, USAGE
 from monitor.model import REGRESSIONS, Outcome, Probe, Sample, Verdict
 
@@ -42,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def exit_code(samples: Sequence[Sample], statuses: Sequence[int | None] = ()) -> int:
-    """1 beats 3: a regression that was found outweighs what could not be measured; a wrong key or model is the user's to mend."""
+    """1 beats 3: a regression that was found outweighs what could not be measured; a wrong key or
+    model is the user's to mend.
+    """
     if any(s.verdict is Verdict.FAIL or s.outcome in REGRESSIONS for s in samples):
         return REGRESSION
     if set(statuses) & WRONG_KEY_OR_MODEL:
@@ -64,7 +73,9 @@ async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]
         await gpu.first_look()
         results: list[Any] = []
         for target in targets:
-            watch = TargetWatch(target, probes, writer, gpu.of(target.watches_gpus), keeps=Keeps.UNWATCHED)
+            watch = TargetWatch(
+                target, probes, writer, gpu.of(target.watches_gpus), keeps=Keeps.UNWATCHED
+            )
             try:
                 await watch.load()
                 await _refuse_misfits(watch, probes, Path(settings.probes))
@@ -78,7 +89,9 @@ async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]
 
 
 async def _refuse_misfits(watch: Any, probes: Sequence[Probe], directory: Path) -> None:
-    """A probe that the context cannot hold is a mistake in its file, not a failure of the server. Raises ConfigError."""
+    """A probe that the context cannot hold is a mistake in its file, not a failure of the server.
+    Raises ConfigError.
+    """
     from monitor.config.problems import ConfigError  # noqa: PLC0415
     from monitor.measure.api import ServerUnreachableError  # noqa: PLC0415
 
@@ -104,19 +117,38 @@ async def _round(watch: Any, probes: Sequence[Probe], writer: Any) -> list[Any]:
                 print_skipped(done.reason, probe.name)
                 continue
             for measured, stored in done:
-                results.append(replace(measured, sample=replace(measured.sample, id=await asyncio.wrap_future(stored))))
+                results.append(
+                    replace(
+                        measured,
+                        sample=replace(measured.sample, id=await asyncio.wrap_future(stored)),
+                    )
+                )
     return results
 
 
 def print_skipped(reason: str, probe: str) -> None:
-    """A canary that was not sent is said on standard error, so that JSON on standard output stays one object."""
+    """A canary that was not sent is said on standard error, so that JSON on standard output stays
+    one object.
+    """
     print(f"{probe} was skipped: {reason}", file=sys.stderr)
 
 
 def _table(measured: Sequence[Any]) -> None:
     from monitor.show.terminal import console, milliseconds, number, table  # noqa: PLC0415
 
-    headings = ["id", "target", "probe", "class", "phase", "outcome", "verdict", "TTFT ms", "tokens/s", "queue ms", "detail"]
+    headings = [
+        "id",
+        "target",
+        "probe",
+        "class",
+        "phase",
+        "outcome",
+        "verdict",
+        "TTFT ms",
+        "tokens/s",
+        "queue ms",
+        "detail",
+    ]
     rows = [
         [
             s.id,

@@ -13,7 +13,11 @@ from monitor.cli.logs import set_up_logging
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     config_arguments(parser, url=True)
-    parser.add_argument("--listen", metavar="HOST:PORT", help="serve health and metrics there, instead of as configured")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="serve health and metrics there, instead of as configured",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="log every canary")
 
 

@@ -6,13 +6,22 @@ import argparse
 from collections.abc import Sequence
 from itertools import takewhile
 
-from monitor.cli.common import CommandError, config_arguments, database_of, json_argument, print_json, row_number
+from monitor.cli.common import (
+    CommandError,
+    config_arguments,
+    database_of,
+    json_argument,
+    print_json,
+    row_number,
+)
 from monitor.model import Pin, PinnedOutput
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("sample", type=row_number, metavar="SAMPLE", help="the id that `history` prints")
+    parser.add_argument(
+        "sample", type=row_number, metavar="SAMPLE", help="the id that `history` prints"
+    )
     config_arguments(parser)
     json_argument(parser)
 
@@ -34,15 +43,32 @@ def run(args: argparse.Namespace) -> int:
     one, detail = found
     record = sample_record(one)
     if args.json:
-        said = [{"verdict": r.verdict, "by": r.author, "minutes": r.minutes, "note": r.note} for r in reviews]
-        print_json({"samples": [{**record, "detail": detail, "retry_of": decides, "reviews": said}]})
+        said = [
+            {"verdict": r.verdict, "by": r.author, "minutes": r.minutes, "note": r.note}
+            for r in reviews
+        ]
+        print_json(
+            {"samples": [{**record, "detail": detail, "retry_of": decides, "reviews": said}]}
+        )
         return 0
     from monitor.show.terminal import UNKNOWN, console, printable, table  # noqa: PLC0415
 
-    rows = [[name, UNKNOWN if value is None else value] for name, value in record.items() if name != "output"]
+    rows = [
+        [name, UNKNOWN if value is None else value]
+        for name, value in record.items()
+        if name != "output"
+    ]
     place = one.first_divergence
     if place is not None:
-        rows = [[name, f"{place} (counted from 0: token {place + 1})" if name == "first_divergence" else value] for name, value in rows]
+        rows = [
+            [
+                name,
+                f"{place} (counted from 0: token {place + 1})"
+                if name == "first_divergence"
+                else value,
+            ]
+            for name, value in rows
+        ]
     if detail is not None:
         rows.append(["detail", detail])
     if decides is not None:
@@ -55,12 +81,17 @@ def run(args: argparse.Namespace) -> int:
         _print_pin(pin, one.output, one.first_divergence)
     for review in reviews:
         took = "" if review.minutes is None else f", {review.minutes:g} min"
-        out.print(f"\n{review.author} says {review.verdict}{took}: {printable(review.note or '')}", markup=False)
+        out.print(
+            f"\n{review.author} says {review.verdict}{took}: {printable(review.note or '')}",
+            markup=False,
+        )
     return 0
 
 
 def _print_pin(pin: Pin, output: str | None, divergence: int | None) -> None:
-    """The accepted answers. Where the sample parted from them, the one that it was compared with is marked there: the closest."""
+    """The accepted answers. Where the sample parted from them, the one that it was compared with is
+    marked there: the closest.
+    """
     from monitor.show.terminal import console, printable  # noqa: PLC0415
 
     out = console()
@@ -71,14 +102,23 @@ def _print_pin(pin: Pin, output: str | None, divergence: int | None) -> None:
             out.print(printable(accepted.text), markup=False)
             continue
         head, tail = "".join(accepted.tokens[:divergence]), "".join(accepted.tokens[divergence:])
-        out.print(f"{printable(head)} ⟪parts here, token {divergence + 1}⟫ {printable(tail)}", markup=False)
+        out.print(
+            f"{printable(head)} ⟪parts here, token {divergence + 1}⟫ {printable(tail)}",
+            markup=False,
+        )
 
 
 def closest(outputs: Sequence[PinnedOutput], text: str) -> PinnedOutput:
-    """The accepted answer that a text shares the longest beginning with; of equals the first, as the judge takes it. The tokens of a
-    sample are not stored, so that its text has to tell."""
+    """The accepted answer that a text shares the longest beginning with; of equals the first, as
+    the judge takes it. The tokens of a sample are not stored, so that its text has to tell.
+    """
 
     def shared(accepted: PinnedOutput) -> int:
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(accepted.text, text, strict=False)))
+        return sum(
+            1
+            for _ in takewhile(
+                lambda pair: pair[0] == pair[1], zip(accepted.text, text, strict=False)
+            )
+        )
 
     return max(outputs, key=shared)

@@ -14,29 +14,80 @@ from monitor.cli.common import CommandError
 if TYPE_CHECKING:
     from monitor.simulate.world import World
 
-COLD_S = 1.0  # of the first answer per process start and parameter set: enough to be seen, short enough to wait for
+# of the first answer per process start and parameter set: enough to be seen, short enough to wait
+# for
+COLD_S = 1.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     known = "h100, a100, rtx4090, rtx3090, rtx5090 or dgx-spark"
-    parser.add_argument("--gpu", default="h100", metavar="NAME", help=f"{known} (default: %(default)s)")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them (default: %(default)s)")
-    parser.add_argument("--scenario", default="calm", metavar="NAME|FILE", help="what goes wrong, and when (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="same scenario and seed, same story (default: %(default)s)")
-    parser.add_argument("--thermal-speed", type=float, default=1.0, metavar="N", help="heat moves N times faster; token timing stays real")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, metavar="P", help="of the vLLM API (default: a free one)")
-    parser.add_argument("--dcgm-port", type=int, default=0, metavar="P", help="of the cards' DCGM exporter page (default: a free one)")
-    parser.add_argument("--export", type=Path, metavar="FILE.csv", help="no server: write what a daemon would have stored, in virtual time")
-    parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="how much of it (default: %(default)s)")
-    parser.add_argument("--onset", type=float, metavar="H", help="of an export: hours until the scenario begins (default: half of them)")
+    parser.add_argument(
+        "--gpu", default="h100", metavar="NAME", help=f"{known} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="how many of them (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scenario",
+        default="calm",
+        metavar="NAME|FILE",
+        help="what goes wrong, and when (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="same scenario and seed, same story (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--thermal-speed",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="heat moves N times faster; token timing stays real",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="P", help="of the vLLM API (default: a free one)"
+    )
+    parser.add_argument(
+        "--dcgm-port",
+        type=int,
+        default=0,
+        metavar="P",
+        help="of the cards' DCGM exporter page (default: a free one)",
+    )
+    parser.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE.csv",
+        help="no server: write what a daemon would have stored, in virtual time",
+    )
+    parser.add_argument(
+        "--hours",
+        type=float,
+        default=24.0,
+        metavar="H",
+        help="how much of it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--onset",
+        type=float,
+        metavar="H",
+        help="of an export: hours until the scenario begins (default: half of them)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped, or export."""
     if args.gpus < 1 or not 0 < args.thermal_speed < inf or not 0 < args.hours < inf:
-        raise CommandError("--gpus must be 1 or more; --thermal-speed and --hours must be numbers above 0")
+        raise CommandError(
+            "--gpus must be 1 or more; --thermal-speed and --hours must be numbers above 0"
+        )
     if args.export is not None:
         return _export(args)
     if args.onset is not None:
@@ -59,16 +110,39 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = SimulatedServer(world, args.host, args.port)
     async with server, exporter(server, args.host, args.dcgm_port) as cards:
-        speed = f"; heat moves {args.thermal_speed:g} times faster, tokens in real time" if args.thermal_speed != 1 else ""
-        print(f"simulated vLLM {world.identity.version} with {args.gpus} x {args.gpu} on {server.url}{speed}")
+        speed = (
+            f"; heat moves {args.thermal_speed:g} times faster, tokens in real time"
+            if args.thermal_speed != 1
+            else ""
+        )
+        print(
+            f"simulated vLLM {world.identity.version} with {args.gpus} x {args.gpu} on "
+            f"{server.url}{speed}"
+        )
         print(f"its cards, as a DCGM exporter shows them: {cards.url}/metrics")
         print(story)
-        print(f"another story: curl -H content-type:application/json -d '{{\"scenario\": \"heat\"}}' {server.url}{CONTROL}", flush=True)
+        print(
+            (
+                f'another story: curl -H content-type:application/json -d \'{{"scenario": '
+                f'"heat"}}\' {server.url}{CONTROL}'
+            ),
+            flush=True,
+        )
         await stop.wait()
 
 
 def _export(args: argparse.Namespace) -> int:
     from monitor.simulate.export import export  # noqa: PLC0415
 
-    print(export(args.export, args.hours, [args.gpu] * args.gpus, args.scenario, args.seed, args.thermal_speed, args.onset))
+    print(
+        export(
+            args.export,
+            args.hours,
+            [args.gpu] * args.gpus,
+            args.scenario,
+            args.seed,
+            args.thermal_speed,
+            args.onset,
+        )
+    )
     return 0

@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_status(database: str, now: datetime) -> dict[str, Any]:
-    """The state as JSON. A target whose probes are overdue is unknown, whatever its last figures were."""
+    """The state as JSON. A target whose probes are overdue is unknown, whatever its last figures
+    were.
+    """
     from monitor.alert import incidents, outbox  # noqa: PLC0415 - --help needs no SQLAlchemy
     from monitor.show.records import incident_record  # noqa: PLC0415
     from monitor.store import detectors, queries  # noqa: PLC0415
@@ -45,7 +47,11 @@ def read_status(database: str, now: datetime) -> dict[str, Any]:
         open_now = incidents.open_incidents(connection)
         undelivered = outbox.undelivered(connection, now - DAY)
         learnt = detectors.learnt_of(connection)
-    targets = [_target(row, last[row.name], skipped[row.name], open_now, now) | _detection(learnt.get(row.id)) for row in rows]
+    targets = [
+        _target(row, last[row.name], skipped[row.name], open_now, now)
+        | _detection(learnt.get(row.id))
+        for row in rows
+    ]
     return {
         "status": worst([target["status"] for target in targets]),
         "targets": targets,
@@ -55,25 +61,38 @@ def read_status(database: str, now: datetime) -> dict[str, Any]:
 
 
 def _detection(learnt: Any) -> dict[str, Any]:
-    """What of drift detection works and what still learns, as the daemon last noted it; empty before it has."""
+    """What of drift detection works and what still learns, as the daemon last noted it; empty
+    before it has.
+    """
     parts = [] if learnt is None else [dict(part) for part in learnt.armed]
     return {"detection": parts, "detection_note": None if learnt is None else learnt.note}
 
 
 def worst(states: list[str]) -> str:
     """Bad beats unknown beats good; nothing watched is unknown."""
-    return next((state for state in ("bad", "unknown") if state in states), "good" if states else "unknown")
+    return next(
+        (state for state in ("bad", "unknown") if state in states), "good" if states else "unknown"
+    )
 
 
-def _target(row: Any, last: list[Sample], skipped: dict[str, int], open_now: list[Incident], now: datetime) -> dict[str, Any]:
+def _target(
+    row: Any, last: list[Sample], skipped: dict[str, int], open_now: list[Incident], now: datetime
+) -> dict[str, Any]:
     from monitor.config.cron import intervals_of  # noqa: PLC0415
     from monitor.show.records import sample_record  # noqa: PLC0415
 
     started = {s.probe: s.started_at for s in last}
-    overdue = judge_no_samples(row.name, intervals_of(row.schedule, started, row.first_seen), started, row.first_seen, now)
-    loud = [i for i in open_now if i.target == row.name and i.severity in {Severity.WARNING, Severity.PAGE}]
+    overdue = judge_no_samples(
+        row.name, intervals_of(row.schedule, started, row.first_seen), started, row.first_seen, now
+    )
+    loud = [
+        i
+        for i in open_now
+        if i.target == row.name and i.severity in {Severity.WARNING, Severity.PAGE}
+    ]
     watched = [s for s in last if s.probe in row.schedule] if row.schedule else last
-    # A canary that failed just now, or answered wrong, may be no incident yet; the state is then unknown, never good.
+    # A canary that failed just now, or answered wrong, may be no incident yet; the state is then
+    # unknown, never good.
     failed = [s for s in watched if s.outcome.value != "ok" or s.verdict.value == "fail"]
     state = "bad" if loud else "unknown" if overdue or failed or not watched else "good"
     return {
@@ -89,12 +108,22 @@ def _target(row: Any, last: list[Sample], skipped: dict[str, int], open_now: lis
 def _print(report: dict[str, Any]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
-    from monitor.show.terminal import STYLES, console, local_time, milliseconds, number, printable, table  # noqa: PLC0415
+    from monitor.show.terminal import (  # noqa: PLC0415
+        STYLES,
+        console,
+        local_time,
+        milliseconds,
+        number,
+        printable,
+        table,
+    )
 
     out = console()
     for target in report["targets"]:
         state = target["status"]
-        out.print(Text.assemble((state, STYLES.get(state, "")), f"  {target['name']}  {target['url']}"))
+        out.print(
+            Text.assemble((state, STYLES.get(state, "")), f"  {target['name']}  {target['url']}")
+        )
         rows = [
             [
                 s["probe"],
@@ -109,7 +138,22 @@ def _print(report: dict[str, Any]) -> None:
             ]
             for s in target["last_samples"]
         ]
-        out.print(table(["probe", "class", "last", "phase", "outcome", "verdict", "TTFT ms", "tokens/s", ""], rows))
+        out.print(
+            table(
+                [
+                    "probe",
+                    "class",
+                    "last",
+                    "phase",
+                    "outcome",
+                    "verdict",
+                    "TTFT ms",
+                    "tokens/s",
+                    "",
+                ],
+                rows,
+            )
+        )
         _print_detection(out, target)
         if target["skipped_24h"]:
             told = ", ".join(f"{count} {reason}" for reason, count in target["skipped_24h"].items())
@@ -120,9 +164,17 @@ def _print(report: dict[str, Any]) -> None:
         acknowledged = " (acknowledged)" if incident["acknowledged_at"] else ""
         severity = incident["severity"]
         summary = printable(incident["summary"])
-        out.print(Text(f"{severity}  #{incident['id']} {summary}{acknowledged}", STYLES.get(severity, "")))
+        out.print(
+            Text(f"{severity}  #{incident['id']} {summary}{acknowledged}", STYLES.get(severity, ""))
+        )
     if report["undelivered"]:
-        out.print(f"{report['undelivered']} notifications were not delivered; `vllm-canary alerts log` tells why", style="yellow")
+        out.print(
+            (
+                f"{report['undelivered']} notifications were not delivered; `vllm-canary alerts "
+                "log` tells why"
+            ),
+            style="yellow",
+        )
 
 
 def _print_detection(out: Any, target: dict[str, Any]) -> None:

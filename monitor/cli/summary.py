@@ -1,4 +1,6 @@
-"""`summary`: p50 and p95 by class and phase, with intervals; canaries without a first token rank above every measured one."""
+"""`summary`: p50 and p95 by class and phase, with intervals; canaries without a first token rank
+above every measured one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from monitor.cli.common import check_names, config_arguments, database_of, filter_arguments, json_argument, moment, now_utc, print_json
+from monitor.cli.common import (
+    check_names,
+    config_arguments,
+    database_of,
+    filter_arguments,
+    json_argument,
+    moment,
+    now_utc,
+    print_json,
+)
 from monitor.judge.percentiles import Group, summarise
 from monitor.judge.usable import Key, Usable, refusal_phrases, usable
 
@@ -27,18 +38,39 @@ def run(args: argparse.Namespace) -> int:
 
     now = now_utc()
     since, until = moment(args.since, now), moment(args.until, now)
-    wanted = SampleFilter(since=since, until=until, target=args.target, probe=args.probe, traffic_class=args.traffic_class)
+    wanted = SampleFilter(
+        since=since,
+        until=until,
+        target=args.target,
+        probe=args.probe,
+        traffic_class=args.traffic_class,
+    )
     with reading(database_of(args)) as connection:
         check_names(connection, args)
         found = samples(connection, wanted)
-        earlier = [] if since is None else samples(connection, replace(wanted, since=since - ((until or now) - since), until=since))
-        phrases = {probe: refusal_phrases(expect) for probe, expect in pins.expectations(connection).items()}
+        earlier = (
+            []
+            if since is None
+            else samples(
+                connection, replace(wanted, since=since - ((until or now) - since), until=since)
+            )
+        )
+        phrases = {
+            probe: refusal_phrases(expect)
+            for probe, expect in pins.expectations(connection).items()
+        }
         said = pins.reviews_since(connection, since)
     groups, answers = summarise(found), usable(found, earlier, phrases)
     if args.json:
         of = {s.id: (s.target, s.traffic_class, s.phase.value) for s in found}
         reviews = {key: [r for r in said if of.get(r.sample_id) == key] for key in set(of.values())}
-        print_json({"summaries": [_record(g, answers.get(_key(g)), reviews.get(_key(g), [])) for g in groups]})
+        print_json(
+            {
+                "summaries": [
+                    _record(g, answers.get(_key(g)), reviews.get(_key(g), [])) for g in groups
+                ]
+            }
+        )
     else:
         _table(groups, answers, args.since)
     return 0
@@ -49,15 +81,23 @@ def _key(group: Group) -> Key:
 
 
 def _record(group: Group, answers: Usable | None, reviews: Sequence[Any]) -> dict[str, Any]:
-    """`retry_or_abstain`: how often a person would have to ask again or gets nothing; `reviews`: what people said and how long it took."""
+    """`retry_or_abstain`: how often a person would have to ask again or gets nothing; `reviews`:
+    what people said and how long it took.
+    """
     values: dict[str, Any] = asdict(group)
     values["retry_or_abstain"] = None if answers is None else asdict(answers)
     minutes = [r.minutes for r in reviews if r.minutes is not None]
-    verdicts = {verdict: sum(r.verdict == verdict for r in reviews) for verdict in ("right", "wrong", "corrected")}
+    verdicts = {
+        verdict: sum(r.verdict == verdict for r in reviews)
+        for verdict in ("right", "wrong", "corrected")
+    }
     values["reviews"] = {**verdicts, "minutes": sum(minutes) if minutes else None}
     values["class"] = values.pop("traffic_class")
     first = ("target", "class", "phase", "count", "censored", "unavailable")
-    return {**{name: values[name] for name in first}, **{k: v for k, v in values.items() if k not in first}}
+    return {
+        **{name: values[name] for name in first},
+        **{k: v for k, v in values.items() if k not in first},
+    }
 
 
 def _retry_text(answers: Usable | None) -> str | None:
@@ -66,7 +106,10 @@ def _retry_text(answers: Usable | None) -> str | None:
         return None
     before = "" if answers.before is None else f", before {answers.before:.1%}"
     rising = " rising" if answers.rising else ""
-    return f"{answers.abstained + answers.retried} of {answers.count} ({answers.rate:.1%}{before}){rising}"
+    return (
+        f"{answers.abstained + answers.retried} of {answers.count} "
+        f"({answers.rate:.1%}{before}){rising}"
+    )
 
 
 def _table(groups: list[Group], answers: Mapping[Key, Usable], since: str) -> None:
@@ -94,8 +137,20 @@ def _table(groups: list[Group], answers: Mapping[Key, Usable], since: str) -> No
         out.print(f"no samples since {since}")
         return
     out.print(table(headings, rows))
-    out.print("\nBeside times: 95 % bounds from order statistics; … where there are too few samples for one (a p95 needs 59).", style="dim")
-    out.print("Retry or abstain: no finished answer, a wrong one, or a refusal; before: the span of time of the same length.", style="dim")
+    out.print(
+        (
+            "\nBeside times: 95 % bounds from order statistics; … where there are too few samples "
+            "for one (a p95 needs 59)."
+        ),
+        style="dim",
+    )
+    out.print(
+        (
+            "Retry or abstain: no finished answer, a wrong one, or a refusal; before: the span of "
+            "time of the same length."
+        ),
+        style="dim",
+    )
 
 
 def _or_unknown(value: Any) -> str:

@@ -1,4 +1,6 @@
-"""Settings and probes from YAML files: strict, every error of a file at once, each with its line and its mend."""
+"""Settings and probes from YAML files: strict, every error of a file at once, each with its line
+and its mend.
+"""
 
 from monitor.config.probes import load_probes, shipped_probes_dir
 from monitor.config.problems import ConfigError, Problem

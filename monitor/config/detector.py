@@ -1,4 +1,6 @@
-"""The block `detector:`. The defaults need no tuning; a test holds them to those of monitor/judge/drift/values.py."""
+"""The block `detector:`. The defaults need no tuning; a test holds them to those of
+monitor/judge/drift/values.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from monitor.config.block import Block
 from monitor.config.values import Duration
 
-SHORTEST_S = 1.0  # of a block and of a step: shorter ones hold nothing, and would be counted one by one through every gap
+# of a block and of a step: shorter ones hold nothing, and would be counted one by one through every
+# gap
+SHORTEST_S = 1.0
 LONGEST_S = 3650 * 86_400.0  # of all of them: times beyond it are no dates any more
 
 
@@ -23,72 +27,138 @@ Step = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
 class DetectorSettings(Block):
-    """How drift is detected (docs/detection.md). Only the first is meant to be changed; try the others with `backtest --set` first."""
+    """How drift is detected (docs/detection.md). Only the first is meant to be changed; try the
+    others with `backtest --set` first.
+    """
 
     false_alarms_per_month: float = Field(
         default=0.05,
         gt=0,
         le=30,
-        description="How many pages a target may cost in 30 days by chance. More finds a drift sooner.",
+        description=(
+            "How many pages a target may cost in 30 days by chance. More finds a drift sooner."
+        ),
         examples=[0.05],
     )
-    block: Step = Field(default=300.0, description="Canaries are judged in blocks of this length, by their median.", examples=["5m"])
-    grace: Duration = Field(
-        default=30.0, description="How long after its end a block waits for canaries that are still under way.", examples=["30s"]
+    block: Step = Field(
+        default=300.0,
+        description="Canaries are judged in blocks of this length, by their median.",
+        examples=["5m"],
     )
-    block_samples: int = Field(default=3, ge=1, description="A block with fewer canaries says nothing.", examples=[3])
-    learn: Duration = Field(default=43_200.0, description="From how much time at least it is learnt what is normal,", examples=["12h"])
-    learn_blocks: int = Field(default=96, ge=2, description="and from how many blocks at least.", examples=[96])
-    remember: Duration = Field(default=604_800.0, description="From how much time at most.", examples=["7d"])
+    grace: Duration = Field(
+        default=30.0,
+        description="How long after its end a block waits for canaries that are still under way.",
+        examples=["30s"],
+    )
+    block_samples: int = Field(
+        default=3, ge=1, description="A block with fewer canaries says nothing.", examples=[3]
+    )
+    learn: Duration = Field(
+        default=43_200.0,
+        description="From how much time at least it is learnt what is normal,",
+        examples=["12h"],
+    )
+    learn_blocks: int = Field(
+        default=96, ge=2, description="and from how many blocks at least.", examples=[96]
+    )
+    remember: Duration = Field(
+        default=604_800.0, description="From how much time at most.", examples=["7d"]
+    )
     support_samples: int = Field(
-        default=60, ge=1, description="A load is known when so many canaries met it; what is not known is not compared.", examples=[60]
+        default=60,
+        ge=1,
+        description=(
+            "A load is known when so many canaries met it; what is not known is not compared."
+        ),
+        examples=[60],
     )
     small_drop: float = Field(
-        default=0.03, gt=0, lt=1, description="The smaller of the two losses of speed that are looked for, as a share.", examples=[0.03]
+        default=0.03,
+        gt=0,
+        lt=1,
+        description="The smaller of the two losses of speed that are looked for, as a share.",
+        examples=[0.03],
     )
-    large_drop: float = Field(default=0.08, gt=0, lt=1, description="The larger of them, which is found sooner.", examples=[0.08])
+    large_drop: float = Field(
+        default=0.08,
+        gt=0,
+        lt=1,
+        description="The larger of them, which is found sooner.",
+        examples=[0.08],
+    )
     practical_pct: float = Field(
-        default=1.5, ge=0, lt=100, description="A change of fewer per cent is not reported, however certain it is.", examples=[1.5]
+        default=1.5,
+        ge=0,
+        lt=100,
+        description="A change of fewer per cent is not reported, however certain it is.",
+        examples=[1.5],
     )
     thermal_duty_points: float = Field(
         default=2.0,
         gt=0,
         le=100,
-        description="A card is warned of that is throttled for heat so many per cent of the time more than usual.",
+        description=(
+            "A card is warned of that is throttled for heat so many per cent of the "
+            "time more than usual."
+        ),
         examples=[2.0],
     )
     margin_c: float = Field(
-        default=5.0, ge=0, description="Or whose margin to its own limit is smaller than so many degrees while it works.", examples=[5.0]
+        default=5.0,
+        ge=0,
+        description=(
+            "Or whose margin to its own limit is smaller than so many degrees while it works."
+        ),
+        examples=[5.0],
     )
     memory_max_c: float | None = Field(
         default=None,
         gt=0,
-        description="At how many degrees the memory of these cards is throttled, for cards that do not tell.",
+        description=(
+            "At how many degrees the memory of these cards is throttled, for cards "
+            "that do not tell."
+        ),
         examples=[85.0],
     )
-    residual_c: float = Field(default=4.0, gt=0, description="Or that is so many degrees hotter than its power explains.", examples=[4.0])
+    residual_c: float = Field(
+        default=4.0,
+        gt=0,
+        description="Or that is so many degrees hotter than its power explains.",
+        examples=[4.0],
+    )
     card_step: Step = Field(
         default=60.0,
-        description="Cards are judged in steps of this length: the minutes of the rules in docs/detection.md.",
+        description=(
+            "Cards are judged in steps of this length: the minutes of the rules in "
+            "docs/detection.md."
+        ),
         examples=["60s"],
     )
     clock_sds: float = Field(
         default=4.0,
         gt=0,
-        description="Or whose clock is so many standard deviations below what it does at this temperature and power.",
+        description=(
+            "Or whose clock is so many standard deviations below what it does at this "
+            "temperature and power."
+        ),
         examples=[4.0],
     )
 
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> DetectorSettings:
-        if not (info.context or {}).get("alone"):  # one key alone is checked with the others beside it
+        if not (info.context or {}).get(
+            "alone"
+        ):  # one key alone is checked with the others beside it
             self.check()
         return self
 
     def check(self) -> None:
         """Raises ValueError, with the mend, for thresholds that do not go together."""
         if self.large_drop <= self.small_drop:
-            raise ValueError(f"give large_drop more than small_drop ({self.small_drop:g}); it is {self.large_drop:g}")
+            raise ValueError(
+                f"give large_drop more than small_drop ({self.small_drop:g}); it is "
+                f"{self.large_drop:g}"
+            )
         if self.remember < self.learn:
             raise ValueError("give remember at least as long as learn")
         for name in ("block", "grace", "learn", "remember", "card_step"):

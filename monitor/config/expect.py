@@ -1,4 +1,6 @@
-"""The conditions under `expect:` in a probe file. A broken pattern or schema is refused where it stands, not at three in the morning."""
+"""The conditions under `expect:` in a probe file. A broken pattern or schema is refused where it
+stands, not at three in the morning.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +31,73 @@ _CONDITIONS = (
 
 
 class Expect(Block):
-    """One condition on the answer. All conditions of a probe must hold. Exactly one of these an entry, `not: true` turns it round."""
+    """One condition on the answer. All conditions of a probe must hold. Exactly one of these an
+    entry, `not: true` turns it round.
+    """
 
-    pinned: bool | None = Field(default=None, description="Judge against the recorded pin (`vllm-canary pin`).", examples=[True])
-    equals: str | None = Field(default=None, description="The whole answer, white space at its ends aside.", examples=["Guten Morgen"])
+    pinned: bool | None = Field(
+        default=None,
+        description="Judge against the recorded pin (`vllm-canary pin`).",
+        examples=[True],
+    )
+    equals: str | None = Field(
+        default=None,
+        description="The whole answer, white space at its ends aside.",
+        examples=["Guten Morgen"],
+    )
     any_of: list[str] | None = Field(
-        default=None, min_length=1, description="The whole answer is one of these.", examples=['["Yes", "Yes."]']
+        default=None,
+        min_length=1,
+        description="The whole answer is one of these.",
+        examples=['["Yes", "Yes."]'],
     )
-    contains: str | None = Field(default=None, description="A text that the answer must contain.", examples=["Paris"])
-    not_contains: str | None = Field(default=None, description="A text that it must not contain.", examples=["Tokyo"])
-    regex: str | None = Field(default=None, description="A pattern (Python) that must be found in it.", examples=["[Pp]aris"])
-    json_schema: dict[str, Any] | None = Field(default=None, description="The JSON in the answer is valid under this schema (2020-12).")
+    contains: str | None = Field(
+        default=None, description="A text that the answer must contain.", examples=["Paris"]
+    )
+    not_contains: str | None = Field(
+        default=None, description="A text that it must not contain.", examples=["Tokyo"]
+    )
+    regex: str | None = Field(
+        default=None,
+        description="A pattern (Python) that must be found in it.",
+        examples=["[Pp]aris"],
+    )
+    json_schema: dict[str, Any] | None = Field(
+        default=None, description="The JSON in the answer is valid under this schema (2020-12)."
+    )
     json_fields: dict[str, Any] | None = Field(
-        default=None, min_length=1, description="Values inside the JSON, by dotted path.", examples=["{vendor: Acme}"]
+        default=None,
+        min_length=1,
+        description="Values inside the JSON, by dotted path.",
+        examples=["{vendor: Acme}"],
     )
-    number: float | None = Field(default=None, description="The last number in the answer.", examples=[42])
-    tolerance: float = Field(default=0.0, ge=0, description="How far `number` may be off.", examples=[0.5])
-    similarity: str | None = Field(default=None, description="A text that the answer resembles (normalised edit distance).")
-    floor: float = Field(default=0.9, gt=0, le=1, description="How much `similarity` asks for, 1 is the same text.", examples=[0.9])
-    finish_reason: str | None = Field(default=None, description="Why the answer ended.", examples=["stop"])
+    number: float | None = Field(
+        default=None, description="The last number in the answer.", examples=[42]
+    )
+    tolerance: float = Field(
+        default=0.0, ge=0, description="How far `number` may be off.", examples=[0.5]
+    )
+    similarity: str | None = Field(
+        default=None, description="A text that the answer resembles (normalised edit distance)."
+    )
+    floor: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="How much `similarity` asks for, 1 is the same text.",
+        examples=[0.9],
+    )
+    finish_reason: str | None = Field(
+        default=None, description="Why the answer ended.", examples=["stop"]
+    )
     refusal: bool | list[str] | None = Field(
-        default=None, description="The answer is a refusal, by the usual phrases or your own.", examples=[True]
+        default=None,
+        description="The answer is a refusal, by the usual phrases or your own.",
+        examples=[True],
     )
-    negate: bool = Field(default=False, alias="not", description="The condition must not hold.", examples=[True])
+    negate: bool = Field(
+        default=False, alias="not", description="The condition must not hold.", examples=[True]
+    )
 
     @field_validator("contains", "not_contains", "regex")
     @classmethod
@@ -65,7 +111,9 @@ class Expect(Block):
     def _not_blank(cls, value: Any) -> Any:
         texts = value if isinstance(value, list) else [value]
         if value == [] or any(isinstance(text, str) and not text.strip() for text in texts):
-            raise ValueError("is empty; an empty answer is a failure by itself, and needs no condition")
+            raise ValueError(
+                "is empty; an empty answer is a failure by itself, and needs no condition"
+            )
         return value
 
     @field_validator("number", "tolerance")
@@ -102,7 +150,9 @@ class Expect(Block):
             raise ValueError("give pinned without `not`")
         for name, beside in (("tolerance", "number"), ("floor", "similarity")):
             if name in self.model_fields_set and getattr(self, beside) is None:
-                raise ValueError(f"{name} belongs to {beside}, and means nothing beside another condition")
+                raise ValueError(
+                    f"{name} belongs to {beside}, and means nothing beside another condition"
+                )
         return self
 
     def expectation(self) -> Expectation:
@@ -118,7 +168,11 @@ class Expect(Block):
             number=self.number,
             similarity=self.similarity,
             finish_reason=self.finish_reason,
-            refusal=None if self.refusal is None else tuple(self.refusal) if isinstance(self.refusal, list) else (),
+            refusal=None
+            if self.refusal is None
+            else tuple(self.refusal)
+            if isinstance(self.refusal, list)
+            else (),
             negate=self.negate,
             tolerance=self.tolerance,
             floor=self.floor,

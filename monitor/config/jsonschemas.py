@@ -1,4 +1,6 @@
-"""Is a JSON schema (2020-12) one that can be held against an answer? Asked when a probe file is read. Nothing is fetched."""
+"""Is a JSON schema (2020-12) one that can be held against an answer? Asked when a probe file is
+read. Nothing is fetched.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 _REFERENCES = ("$ref", "$dynamicRef")
-#: Keywords whose schemas look at the same value again, and not at a part of it: going round through these never ends.
+#: Keywords whose schemas look at the same value again, and not at a part of it: going round through
+#: these never ends.
 _SAME_VALUE_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME_VALUE = ("not", "if", "then", "else")
 
@@ -37,17 +40,25 @@ def _walk(resource: Resource[Any], resolver: Any, seen: set[int]) -> str | None:
         return None
     seen.add(id(contents))
     if _goes_round(contents, resolver, ()):
-        return "refers to itself without looking deeper into the answer, so that no answer could ever be judged"
+        return (
+            "refers to itself without looking deeper into the answer, so that no answer "
+            "could ever be judged"
+        )
     next_ones = [(inner, resolver.in_subresource(inner)) for inner in resource.subresources()]
     for reference in (contents[name] for name in _REFERENCES if name in contents):
         try:
             found = resolver.lookup(reference)
         except Unresolvable:
-            return f"refers to {reference!r}, which is not in it; write what is meant under $defs, nothing is fetched"
+            return (
+                f"refers to {reference!r}, which is not in it; write what is meant under "
+                "$defs, nothing is fetched"
+            )
         if not isinstance(found.contents, Mapping | bool):
             return f"refers to {reference!r}, which is no schema"
         next_ones.append((DRAFT202012.create_resource(found.contents), found.resolver))
-    return next((problem for one, its in next_ones if (problem := _walk(one, its, seen)) is not None), None)
+    return next(
+        (problem for one, its in next_ones if (problem := _walk(one, its, seen)) is not None), None
+    )
 
 
 def _goes_round(contents: Any, resolver: Any, above: tuple[int, ...]) -> bool:
@@ -56,11 +67,16 @@ def _goes_round(contents: Any, resolver: Any, above: tuple[int, ...]) -> bool:
         return False
     if id(contents) in above:
         return True
-    return any(_goes_round(inner, found, (*above, id(contents))) for inner, found in _beside(contents, resolver))
+    return any(
+        _goes_round(inner, found, (*above, id(contents)))
+        for inner, found in _beside(contents, resolver)
+    )
 
 
 def _beside(contents: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
-    """The schemas that are held against the same value. A reference that leads nowhere is told where it stands."""
+    """The schemas that are held against the same value. A reference that leads nowhere is told
+    where it stands.
+    """
     for name in _REFERENCES:
         if name in contents:
             try:

@@ -23,73 +23,138 @@ from monitor.model import Probe
 class Message(Block):
     """One message of a chat."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="Who speaks.", examples=["user"])
+    role: Literal["system", "user", "assistant"] = Field(
+        description="Who speaks.", examples=["user"]
+    )
     content: str = Field(description="What is said.", examples=["What is the capital of France?"])
 
 
 class Sampling(Block):
-    """How the answer is drawn. Temperature 0 and a seed are always sent, so that answers can be compared."""
+    """How the answer is drawn. Temperature 0 and a seed are always sent, so that answers can be
+    compared.
+    """
 
-    temperature: float = Field(default=0.0, ge=0, description="0 takes the likeliest token each time.", examples=[0])
+    temperature: float = Field(
+        default=0.0, ge=0, description="0 takes the likeliest token each time.", examples=[0]
+    )
     seed: int = Field(default=0, description="The seed sent with each request.", examples=[0])
     logprobs: int | None = Field(
-        default=None, ge=0, le=20, description="How many alternatives to ask for at each token; the quality gate needs them.", examples=[5]
+        default=None,
+        ge=0,
+        le=20,
+        description="How many alternatives to ask for at each token; the quality gate needs them.",
+        examples=[5],
     )
-    ignore_eos: bool | None = Field(default=None, description="Go on past the end of the answer, for a fixed length.", examples=[True])
-    min_tokens: int | None = Field(default=None, ge=1, description="The fewest tokens to answer with.", examples=[128])
+    ignore_eos: bool | None = Field(
+        default=None,
+        description="Go on past the end of the answer, for a fixed length.",
+        examples=[True],
+    )
+    min_tokens: int | None = Field(
+        default=None, ge=1, description="The fewest tokens to answer with.", examples=[128]
+    )
     stop: list[str] | None = Field(default=None, description="Texts that end the answer.")
-    response_format: dict[str, Any] | None = Field(default=None, description="The OpenAI field, for JSON answers.")
-    structured_outputs: dict[str, Any] | None = Field(default=None, description="vLLM's field for guided answers.")
+    response_format: dict[str, Any] | None = Field(
+        default=None, description="The OpenAI field, for JSON answers."
+    )
+    structured_outputs: dict[str, Any] | None = Field(
+        default=None, description="vLLM's field for guided answers."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
-        default=None, description="Passed to the chat template, for example to switch reasoning off."
+        default=None,
+        description="Passed to the chat template, for example to switch reasoning off.",
     )
 
 
 class ProbeFile(Block):
     """One canary prompt. The file's name is the probe's name."""
 
-    traffic_class: str = Field(alias="class", description="The traffic class it stands for.", examples=["chat"])
+    traffic_class: str = Field(
+        alias="class", description="The traffic class it stands for.", examples=["chat"]
+    )
     every: Duration | None = Field(default=None, description="How often it runs.", examples=["60s"])
-    cron: str | None = Field(default=None, description="Or when, as a cron line of five fields in UTC.", examples=["*/5 * * * *"])
-    endpoint: Literal["chat", "completions"] = Field(default="chat", description="Which API answers it.", examples=["chat"])
-    messages: list[Message] | None = Field(default=None, description="The chat to send (endpoint chat).", min_length=1)
-    prompt: str | None = Field(default=None, description="The text to complete (endpoint completions).", min_length=1)
+    cron: str | None = Field(
+        default=None,
+        description="Or when, as a cron line of five fields in UTC.",
+        examples=["*/5 * * * *"],
+    )
+    endpoint: Literal["chat", "completions"] = Field(
+        default="chat", description="Which API answers it.", examples=["chat"]
+    )
+    messages: list[Message] | None = Field(
+        default=None, description="The chat to send (endpoint chat).", min_length=1
+    )
+    prompt: str | None = Field(
+        default=None, description="The text to complete (endpoint completions).", min_length=1
+    )
     max_tokens: int = Field(gt=0, description="The most tokens it may answer with.", examples=[32])
     sampling: Sampling = Field(default_factory=Sampling, description="How the answer is drawn.")
     max_wait: DurationOrNone = Field(
         default=None,
-        description="The longest wait for the first token; the class's unless given here; `none` waits as long as it takes.",
+        description=(
+            "The longest wait for the first token; the class's unless given here; "
+            "`none` waits as long as it takes."
+        ),
         examples=["2s"],
     )
-    timeout: Duration = Field(default=300.0, description="The longest an answer may take after its first token.", examples=["5m"])
-    expect: list[Expect] = Field(default_factory=list, description="What a right answer looks like; all conditions must hold.")
-    priority: int | None = Field(default=None, description="vLLM's request priority; lower is served earlier.", examples=[0])
+    timeout: Duration = Field(
+        default=300.0,
+        description="The longest an answer may take after its first token.",
+        examples=["5m"],
+    )
+    expect: list[Expect] = Field(
+        default_factory=list,
+        description="What a right answer looks like; all conditions must hold.",
+    )
+    priority: int | None = Field(
+        default=None, description="vLLM's request priority; lower is served earlier.", examples=[0]
+    )
     context_share: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Lengthen the prompt with a fixed text until it fills this share of the server's context.",
+        description=(
+            "Lengthen the prompt with a fixed text until it fills this share of the "
+            "server's context."
+        ),
         examples=[0.5],
     )
     context_at_most: int = Field(
-        default=4000, gt=0, description="The most tokens that `context_share` makes of it, whatever the context.", examples=[4000]
+        default=4000,
+        gt=0,
+        description="The most tokens that `context_share` makes of it, whatever the context.",
+        examples=[4000],
     )
     same_salt_twice: bool = Field(
         default=False,
-        description="Send it a second time with the same cache salt, recorded as NAME-again: with a working prefix cache the second "
+        description="Send it a second time with the same cache salt, recorded as NAME-again: "
+        "with a working prefix cache the second "
         "has cached tokens and a shorter TTFT.",
         examples=[True],
     )
-    repeats: int = Field(default=3, ge=1, le=50, description="Over how many of its last runs the gate counts.", examples=[3])
-    require: int = Field(
-        default=2, ge=1, description="How many of them must pass; fewer is a finding. Counted for each probe alone.", examples=[2]
+    repeats: int = Field(
+        default=3,
+        ge=1,
+        le=50,
+        description="Over how many of its last runs the gate counts.",
+        examples=[3],
     )
-    reason: str | None = Field(default=None, description="Why this probe is there.", examples=["what a chat user feels"])
+    require: int = Field(
+        default=2,
+        ge=1,
+        description="How many of them must pass; fewer is a finding. Counted for each probe alone.",
+        examples=[2],
+    )
+    reason: str | None = Field(
+        default=None, description="Why this probe is there.", examples=["what a chat user feels"]
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> ProbeFile:
         if self.require > self.repeats:
-            raise ValueError(f"give require no more than repeats ({self.repeats}); it is {self.require}")
+            raise ValueError(
+                f"give require no more than repeats ({self.repeats}); it is {self.require}"
+            )
         if any(e.pinned for e in self.expect) and self.sampling.logprobs is None:
             raise ValueError("give `logprobs: 5` under sampling; a pinned answer is judged by them")
         if self.context_share is not None and self.endpoint != "chat":
@@ -101,7 +166,10 @@ class ProbeFile(Block):
         if self.endpoint == "completions" and (self.prompt is None or self.messages is not None):
             raise ValueError("give a prompt, and no messages, for the endpoint completions")
         if self.sampling.min_tokens is not None and self.sampling.min_tokens > self.max_tokens:
-            raise ValueError(f"give min_tokens no more than max_tokens ({self.max_tokens}); it is {self.sampling.min_tokens}")
+            raise ValueError(
+                f"give min_tokens no more than max_tokens ({self.max_tokens}); it is "
+                f"{self.sampling.min_tokens}"
+            )
         return self
 
     @field_validator("traffic_class")
@@ -109,7 +177,10 @@ class ProbeFile(Block):
     def _known_class(cls, value: str, info: ValidationInfo) -> str:
         known = (info.context or {}).get("classes")
         if known is not None and value not in known:
-            raise ValueError(f"is {value!r}; known classes: {', '.join(sorted(known))} (add it under classes in config.yaml)")
+            raise ValueError(
+                f"is {value!r}; known classes: {', '.join(sorted(known))} (add it under "
+                "classes in config.yaml)"
+            )
         return value
 
     @field_validator("cron")
@@ -123,14 +194,26 @@ class ProbeFile(Block):
 def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
     """All probes of a folder, by name. Raises ConfigError with every problem of every file."""
     if not directory.is_dir():
-        raise ConfigError([Problem(str(directory), None, "is not a folder; `vllm-canary init` writes one with probes")])
+        raise ConfigError(
+            [
+                Problem(
+                    str(directory),
+                    None,
+                    "is not a folder; `vllm-canary init` writes one with probes",
+                )
+            ]
+        )
     probes: list[Probe] = []
     problems: list[Problem] = []
     paths = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
     for path in paths:
         twin = path.with_suffix(".yaml")
         if path != twin and twin in paths:
-            problems.append(Problem(str(path), None, f"is the same probe as {twin.name}; keep one of the two files"))
+            problems.append(
+                Problem(
+                    str(path), None, f"is the same probe as {twin.name}; keep one of the two files"
+                )
+            )
         try:
             probes.append(load_probe(path, settings))
         except ConfigError as error:
@@ -138,7 +221,13 @@ def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
     if problems:
         raise ConfigError(problems)
     if not probes:
-        raise ConfigError([Problem(str(directory), None, "holds no probe (*.yaml); `vllm-canary init` writes some")])
+        raise ConfigError(
+            [
+                Problem(
+                    str(directory), None, "holds no probe (*.yaml); `vllm-canary init` writes some"
+                )
+            ]
+        )
     return tuple(probes)
 
 
@@ -146,16 +235,32 @@ def load_probe(path: Path, settings: Settings) -> Probe:
     """One probe file. Raises ConfigError with every problem of the file."""
     file = YamlFile(path, str(path))
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
-        file.problems.append(Problem(str(path), None, "the file's name is the probe's name: use letters, digits, dot, dash, underscore"))
+        file.problems.append(
+            Problem(
+                str(path),
+                None,
+                "the file's name is the probe's name: use letters, digits, dot, dash, underscore",
+            )
+        )
     parsed = file.validated(ProbeFile, {"classes": settings.class_names})
     known_class = settings.class_settings(parsed.traffic_class)
-    overridden = "max_wait" in parsed.model_fields_set  # None is a value of its own: it waits as long as it takes
-    return _probe(path.stem, parsed, parsed.max_wait if overridden or known_class is None else known_class.max_wait)
+    overridden = (
+        "max_wait" in parsed.model_fields_set
+    )  # None is a value of its own: it waits as long as it takes
+    return _probe(
+        path.stem,
+        parsed,
+        parsed.max_wait if overridden or known_class is None else known_class.max_wait,
+    )
 
 
 def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
     sampling = parsed.sampling.model_dump(exclude_none=True)
-    messages = None if parsed.messages is None else tuple({"role": m.role, "content": m.content} for m in parsed.messages)
+    messages = (
+        None
+        if parsed.messages is None
+        else tuple({"role": m.role, "content": m.content} for m in parsed.messages)
+    )
     return Probe(
         name=name,
         traffic_class=parsed.traffic_class,
@@ -182,7 +287,9 @@ def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
 
 
 def revision_of(parsed: ProbeFile, max_wait_s: float | None) -> str:
-    """Digest of what is sent and how it is judged: a changed text is a new revision; schedule and reason do not count."""
+    """Digest of what is sent and how it is judged: a changed text is a new revision; schedule and
+    reason do not count.
+    """
     not_sent = {"every", "cron", "reason", "max_wait", "timeout", "repeats", "require"}
     what = parsed.model_dump(exclude=not_sent, exclude_defaults=True, by_alias=True)
     text = json.dumps({**what, "max_wait_s": max_wait_s}, sort_keys=True, ensure_ascii=False)
@@ -190,25 +297,41 @@ def revision_of(parsed: ProbeFile, max_wait_s: float | None) -> str:
 
 
 def shipped_probes_dir() -> Path:
-    """The probes that travel with the package: inside it when installed, at the top of the repository in a checkout."""
+    """The probes that travel with the package: inside it when installed, at the top of the
+    repository in a checkout.
+    """
     return data_dir("probes")
 
 
 def data_dir(name: str) -> Path:
-    """A top-level folder of the repository, wherever the package is installed (pyproject.toml: force-include)."""
+    """A top-level folder of the repository, wherever the package is installed (pyproject.toml:
+    force-include).
+    """
     package = Path(__file__).resolve().parent.parent
     installed = package / "_data" / name
     return installed if installed.is_dir() else package.parent / name
 
 
 def misfit(probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path) -> Problem | None:
-    """Why a probe cannot run on a server's context, with its place and the mend; None when it fits."""
+    """Why a probe cannot run on a server's context, with its place and the mend; None when it
+    fits.
+    """
     need = prompt_tokens + probe.max_tokens
     if need <= max_model_len:
         return None
     room = max_model_len - prompt_tokens
     mend = f"lower max_tokens to {room}" if room > 0 else "shorten the prompt"
-    path = next((p for p in (directory / f"{probe.name}.yaml", directory / f"{probe.name}.yml") if p.exists()), directory)
+    path = next(
+        (
+            p
+            for p in (directory / f"{probe.name}.yaml", directory / f"{probe.name}.yml")
+            if p.exists()
+        ),
+        directory,
+    )
     line = YamlFile(path, str(path)).lines.get(("max_tokens",)) if path.is_file() else None
-    text = f"needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer), but the context holds {max_model_len}; {mend}"
+    text = (
+        f"needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer), but "
+        f"the context holds {max_model_len}; {mend}"
+    )
     return Problem(str(path), line, text)

@@ -1,4 +1,6 @@
-"""The file that `init` writes and the reference in docs/configuration.md: both from the fields themselves, so that they cannot differ."""
+"""The file that `init` writes and the reference in docs/configuration.md: both from the fields
+themselves, so that they cannot differ.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,39 @@ from monitor.config.settings import ChannelSettings, ClassSettings, Settings, Ta
 
 
 def sample_config(target: Mapping[str, Any], database: str = "history.db") -> str:
-    """A commented config.yaml for one target. What is not set stands there as a comment with its default or an example."""
-    lines = ["# vllm-canary: what is watched, and where the history is kept. `vllm-canary check` says whether it works.", ""]
-    lines += _fields(Settings, {"database": database}, skip={"classes", "targets", "channels", "detector"})
+    """A commented config.yaml for one target. What is not set stands there as a comment with its
+    default or an example.
+    """
+    lines = [
+        (
+            "# vllm-canary: what is watched, and where the history is kept. `vllm-canary check` "
+            "says whether it works."
+        ),
+        "",
+    ]
+    lines += _fields(
+        Settings, {"database": database}, skip={"classes", "targets", "channels", "detector"}
+    )
     lines += [*_comment(Settings.model_fields["classes"]), "classes:", "  chat:"]
     lines += _fields(ClassSettings, {"max_wait": "2s"}, indent=4)
     lines += ["  batch:", "    max_wait: 10s", ""]
     lines += [*_comment(Settings.model_fields["targets"]), "targets:"]
     lines += _entry(_fields(TargetSettings, target, indent=4))
-    knob = _fields(DetectorSettings, {}, skip=set(DetectorSettings.model_fields) - {"false_alarms_per_month"}, indent=2)
-    lines += [*_comment(Settings.model_fields["detector"]), "# detector:", *(f"# {line}".rstrip("# ") for line in knob)]
+    knob = _fields(
+        DetectorSettings,
+        {},
+        skip=set(DetectorSettings.model_fields) - {"false_alarms_per_month"},
+        indent=2,
+    )
+    lines += [
+        *_comment(Settings.model_fields["detector"]),
+        "# detector:",
+        *(f"# {line}".rstrip("# ") for line in knob),
+    ]
     lines += [*_comment(Settings.model_fields["channels"]), "# channels:"]
-    channel = _fields(ChannelSettings, _examples(ChannelSettings, {"name", "kind", "url"}), indent=4)
+    channel = _fields(
+        ChannelSettings, _examples(ChannelSettings, {"name", "kind", "url"}), indent=4
+    )
     lines += [f"# {line}".rstrip() for line in _entry(channel)]
     return "\n".join(lines).rstrip("\n# ") + "\n"
 
@@ -45,7 +68,9 @@ def _entry(lines: list[str]) -> list[str]:
     return [*head, "  - " + lines[first].strip(), *lines[first + 1 :]]
 
 
-def _fields(model: type[BaseModel], given: Mapping[str, Any], skip: set[str] | None = None, indent: int = 0) -> list[str]:
+def _fields(
+    model: type[BaseModel], given: Mapping[str, Any], skip: set[str] | None = None, indent: int = 0
+) -> list[str]:
     lines: list[str] = []
     pad = " " * indent
     for name, field in model.model_fields.items():
@@ -55,8 +80,12 @@ def _fields(model: type[BaseModel], given: Mapping[str, Any], skip: set[str] | N
         lines += _comment(field, indent)
         if name in given:
             lines.append(f"{pad}{key}: {_scalar(given[name])}")
-        elif field.default is not None and field.default_factory is None and not field.is_required():
-            lines.append(f"{pad}{key}: {_scalar(field.examples[0] if field.examples else field.default)}")
+        elif (
+            field.default is not None and field.default_factory is None and not field.is_required()
+        ):
+            lines.append(
+                f"{pad}{key}: {_scalar(field.examples[0] if field.examples else field.default)}"
+            )
         elif field.examples:
             lines.append(f"{pad}# {key}: {_scalar(field.examples[0])}")
         lines.append("")
@@ -69,8 +98,12 @@ def _comment(field: FieldInfo, indent: int = 0) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, str) and not (value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value):
-        return json.dumps(value, ensure_ascii=False)  # `1`, `on` and `null` too would be read as something else than text
+    if isinstance(value, str) and not (
+        value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value
+    ):
+        return json.dumps(
+            value, ensure_ascii=False
+        )  # `1`, `on` and `null` too would be read as something else than text
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -81,10 +114,19 @@ def reference() -> str:
     parts = [
         "# Configuration",
         "",
-        "Made from the code (`make docs`); a test says when it is out of date. Unknown keys, duplicate keys and durations without a unit",
-        "are errors, each told with its line. Durations are written `800ms`, `2s`, `5m`, `1h`, `7d`; paths are relative to the file.",
+        (
+            "Made from the code (`make docs`); a test says when it is out of date. Unknown keys, "
+            "duplicate keys and durations without a unit"
+        ),
+        (
+            "are errors, each told with its line. Durations are written `800ms`, `2s`, `5m`, `1h`, "
+            "`7d`; paths are relative to the file."
+        ),
         "",
-        "The file is found by `-c FILE`, then the environment variable `VLLM_CANARY_CONFIG`, then `./config.yaml`, then",
+        (
+            "The file is found by `-c FILE`, then the environment variable `VLLM_CANARY_CONFIG`, "
+            "then `./config.yaml`, then"
+        ),
         "`/etc/vllm-canary/config.yaml`. With `--url URL` no file is read.",
         "",
     ]
@@ -108,7 +150,9 @@ def _rows(model: type[BaseModel]) -> Iterator[str]:
     yield "| key | default | meaning | example |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
-        default = "required" if field.is_required() else "–" if field.default is None else _default(field)
+        default = (
+            "required" if field.is_required() else "–" if field.default is None else _default(field)
+        )
         example = f"`{_scalar(field.examples[0])}`" if field.examples else ""
         text = (field.description or "").replace("|", "\\|")
         yield f"| `{field.alias or name}` | {default} | {text} | {example} |"
@@ -117,5 +161,7 @@ def _rows(model: type[BaseModel]) -> Iterator[str]:
 def _default(field: FieldInfo) -> str:
     if field.default_factory is not None or not isinstance(field.default, (str, int, float, bool)):
         return "–"
-    shown = field.examples[0] if field.examples and isinstance(field.default, float) else field.default
+    shown = (
+        field.examples[0] if field.examples and isinstance(field.default, float) else field.default
+    )
     return f"`{_scalar(shown)}`"

@@ -1,4 +1,6 @@
-"""The kinds of values that stand in our files: durations with a unit, addresses, and secrets that are never shown."""
+"""The kinds of values that stand in our files: durations with a unit, addresses, and secrets that
+are never shown.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def parse_duration(value: Any) -> float:
     if match is None:
         if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(value)):
             raise ValueError(f"is {value}; give it a unit, for example {value}ms or 2s")
-        raise ValueError(f"is {value!r}; a duration is a number with ms, s, m, h or d, for example 800ms or 2s")
+        raise ValueError(
+            f"is {value!r}; a duration is a number with ms, s, m, h or d, for example 800ms or 2s"
+        )
     seconds = float(match[1]) * _UNIT_S[match[2]]
     if seconds <= 0:
         raise ValueError(f"is {value}; it must be longer than nothing")
@@ -36,7 +40,9 @@ def _duration_or_none(value: Any) -> float | None:
 
 def _server_url(value: str) -> str:
     parts = _checked_url(value)
-    path = parts.path.rstrip("/").removesuffix("/v1")  # people paste the OpenAI base URL; every path of ours adds /v1 itself
+    path = parts.path.rstrip("/").removesuffix(
+        "/v1"
+    )  # people paste the OpenAI base URL; every path of ours adds /v1 itself
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
@@ -46,10 +52,17 @@ def _plain_url(value: str) -> str:
 
 
 def is_http_address(value: str) -> bool:
-    """Whether something can be posted there; unlike in a file, a secret may hold a user name and a password too."""
+    """Whether something can be posted there; unlike in a file, a secret may hold a user name and a
+    password too.
+    """
     try:
         parts = urlsplit(value)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and " " not in parts.netloc and parts.port != 0
+        return (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and " " not in parts.netloc
+            and parts.port != 0
+        )
     except ValueError:
         return False
 
@@ -61,11 +74,16 @@ def _checked_url(value: str) -> Any:
     except ValueError as error:
         raise ValueError(f"is not a usable address: {error}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"is {value!r}; an address starts with http:// or https://, for example http://127.0.0.1:8000")
+        raise ValueError(
+            f"is {value!r}; an address starts with http:// or https://, for example "
+            "http://127.0.0.1:8000"
+        )
     if any(c.isspace() or not c.isprintable() for c in parts.netloc):
         raise ValueError(f"is {value!r}; there is no space in an address")
     if parts.username or parts.password:
-        raise ValueError("holds a user name or password; take it out and use api_key_env or api_key_file")
+        raise ValueError(
+            "holds a user name or password; take it out and use api_key_env or api_key_file"
+        )
     return parts
 
 
@@ -114,11 +132,16 @@ class Secret:
 
 
 def read_secret(env: str | None, file: Path | None) -> Secret | None:
-    """The secret named by an environment variable or a file. Raises ValueError with the mend when it is not there."""
+    """The secret named by an environment variable or a file. Raises ValueError with the mend when
+    it is not there.
+    """
     if env is not None:
         value = os.environ.get(env)
         if not value:
-            raise ValueError(f"the environment variable {env} is not set; set it where the command or service starts")
+            raise ValueError(
+                f"the environment variable {env} is not set; set it where the command or "
+                "service starts"
+            )
         return _usable(value.strip(), f"the environment variable {env}")
     if file is not None:
         try:
@@ -136,5 +159,7 @@ def read_secret(env: str | None, file: Path | None) -> Secret | None:
 def _usable(value: str, place: str) -> Secret:
     """What no header can carry would otherwise come back in the text of an error."""
     if not (value.isascii() and value.isprintable()):
-        raise ValueError(f"{place} holds more than one line, or characters that no header can carry")
+        raise ValueError(
+            f"{place} holds more than one line, or characters that no header can carry"
+        )
     return Secret(value)

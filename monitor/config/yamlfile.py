@@ -1,4 +1,6 @@
-"""A strict YAML reader that remembers the line of every value, and pydantic's complaints turned into sentences."""
+"""A strict YAML reader that remembers the line of every value, and pydantic's complaints turned
+into sentences.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,27 @@ class YamlFile:
         return Problem(self.shown_as, self.lines.get(place), text)
 
     def validated(
-        self, model: type[M], context: Mapping[str, Any] | None = None, further: Callable[[M], Iterable[Problem]] = lambda _: ()
+        self,
+        model: type[M],
+        context: Mapping[str, Any] | None = None,
+        further: Callable[[M], Iterable[Problem]] = lambda _: (),
     ) -> M:
-        """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys and `further` checks included."""
+        """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys
+        and `further` checks included.
+        """
         told: dict[Problem, None] = dict.fromkeys(self.problems)
         data, unknown = self.data, True
         result: M | None = None
-        while unknown:  # once more without the unknown keys: they must not hide what is wrong between known ones
+        # once more without the unknown keys: they must not hide what is wrong between known ones
+        while unknown:
             unknown = False
             try:
                 result = model.model_validate(data, context=dict(context or {}))
                 told |= dict.fromkeys(further(result))
             except ValidationError as error:
-                told |= {self.problem(tuple(e["loc"]), sentence(e, model)): None for e in error.errors()}
+                told |= {
+                    self.problem(tuple(e["loc"]), sentence(e, model)): None for e in error.errors()
+                }
                 places = [tuple(e["loc"]) for e in error.errors() if e["type"] == "extra_forbidden"]
                 data, unknown = _without(data, places), bool(places)
         if told or result is None:
@@ -66,7 +76,9 @@ class YamlFile:
             if node is None:
                 return {}
             if not isinstance(node, yaml.MappingNode):
-                raise ConfigError([Problem(self.shown_as, 1, "holds no `key: value` lines at its top level")])
+                raise ConfigError(
+                    [Problem(self.shown_as, 1, "holds no `key: value` lines at its top level")]
+                )
             return self._value(node, ())
         except yaml.YAMLError as error:
             raise ConfigError([_syntax_problem(self.shown_as, error)]) from None
@@ -89,7 +101,10 @@ class YamlFile:
             place = (*location, key)
             line = key_node.start_mark.line + 1
             if key in result:
-                text = f"{key} stands here a second time (first in line {self.lines[place]}); keep one of them"
+                text = (
+                    f"{key} stands here a second time (first in line {self.lines[place]}); "
+                    "keep one of them"
+                )
                 self.problems.append(Problem(self.shown_as, line, text))
                 continue
             self.lines[place] = line
@@ -104,7 +119,11 @@ def _scalar(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
-    except (yaml.YAMLError, ValueError, LookupError):  # a tag that does not suit its value, such as !!int many
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+    ):  # a tag that does not suit its value, such as !!int many
         return node.value
     finally:
         loader.dispose()
@@ -132,7 +151,9 @@ def _without(data: Any, places: Iterable[Location]) -> Any:
 
 
 def sentence(error: Any, model: type[BaseModel]) -> str:
-    """One pydantic error as a sentence that names the key, what it holds and what it should hold."""
+    """One pydantic error as a sentence that names the key, what it holds and what it should
+    hold.
+    """
     loc: Location = tuple(error["loc"])
     key = str(loc[-1]) if loc else ""
     if isinstance(loc[-1] if loc else None, int):
@@ -149,7 +170,9 @@ def sentence(error: Any, model: type[BaseModel]) -> str:
     given = error.get("input")
     if expected:
         return f"{key} is {given!r}; it must be {expected}"
-    return f"{key} is {given!r}; {error['msg'][:1].lower()}{error['msg'][1:]}".replace("; input should ", "; it must ")
+    return f"{key} is {given!r}; {error['msg'][:1].lower()}{error['msg'][1:]}".replace(
+        "; input should ", "; it must "
+    )
 
 
 _EXPECTED = {
@@ -177,7 +200,9 @@ def _unknown_key(key: str, known: list[str]) -> str:
 def known_keys(model: type[BaseModel], location: Location) -> list[str]:
     """The keys that may stand at a place, following nested models through lists and mappings."""
     current: Any = model
-    for part in location:  # an index, or a key of the user's own such as a class name, leads no deeper
+    for (
+        part
+    ) in location:  # an index, or a key of the user's own such as a class name, leads no deeper
         if isinstance(current, type) and issubclass(current, BaseModel):
             found = next((f for n, f in current.model_fields.items() if part in {n, f.alias}), None)
             current = _inner_model(found.annotation) if found else current
@@ -187,7 +212,9 @@ def known_keys(model: type[BaseModel], location: Location) -> list[str]:
 
 
 def _inner_model(annotation: Any) -> Any:
-    """The pydantic model inside `list[Model]`, `dict[str, Model]` or `Model | None`, if there is one."""
+    """The pydantic model inside `list[Model]`, `dict[str, Model]` or `Model | None`, if there is
+    one.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):

@@ -1,4 +1,6 @@
-"""Whose the readings of a CSV file are: the target that a row names, else the only one, else those whose samples name the card."""
+"""Whose the readings of a CSV file are: the target that a row names, else the only one, else those
+whose samples name the card.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,23 @@ SHOWN = 5  # cards or targets in a sentence
 
 @dataclass(slots=True)
 class Belonging:
-    """Decides for each reading, and counts those that are nobody's. `cards`: by target, as the samples name them; `named`: whether the
-    samples say their target at all. Where they do not, the first target that a reading names is theirs."""
+    """Decides for each reading, and counts those that are nobody's. `cards`: by target, as the
+    samples name them; `named`: whether the samples say their target at all. Where they do not, the
+    first target that a reading names is theirs.
+    """
 
     cards: Mapping[str, Collection[str]]
     named: bool
-    lost: dict[tuple[str, str | None], int] = field(default_factory=dict)  # by the target named and the card
+    lost: dict[tuple[str, str | None], int] = field(
+        default_factory=dict
+    )  # by the target named and the card
     _adopted: str | None = None
     _known: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
 
     def of(self, name: str, point: Point) -> list[str]:
-        """The targets that a reading belongs to; `name` is the one that its row names, "" for none."""
+        """The targets that a reading belongs to; `name` is the one that its row names, "" for
+        none.
+        """
         key = (name, point.uuid if isinstance(point, CardPoint) else None)
         found = self._known.get(key)
         if found is None:
@@ -46,28 +54,40 @@ class Belonging:
     def sentences(self, readings: str, samples: str) -> list[str]:
         """What was left out, and how to mend it. The names of the two files are given."""
         told = []
-        strange = {name: sum(n for (of, _), n in self.lost.items() if of == name) for name, _ in self.lost if name}
+        strange = {
+            name: sum(n for (of, _), n in self.lost.items() if of == name)
+            for name, _ in self.lost
+            if name
+        }
         if strange and self.named:
             told.append(
-                f"{readings}: {sum(strange.values()):,} readings of {_listed('target', strange)} were left out: {samples} has samples only "
+                f"{readings}: {sum(strange.values()):,} readings of "
+                f"{_listed('target', strange)} were left out: {samples} has samples only "
                 f"of {_listed('target', self.cards)}"
             )
         elif strange:
             told.append(
-                f"{readings}: {sum(strange.values()):,} readings of {_listed('target', strange)} were left out: the samples name no target "
+                f"{readings}: {sum(strange.values()):,} readings of "
+                f"{_listed('target', strange)} were left out: the samples name no target "
                 f"and were taken as those of {self._adopted}; give them a column target"
             )
         nameless = {card: n for (name, card), n in self.lost.items() if not name}
         if cards := [card for card in nameless if card is not None]:
             told.append(
-                f"{readings}: {sum(nameless[card] for card in cards):,} readings of {_listed('card', cards)} were left out: they name no "
+                f"{readings}: {sum(nameless[card] for card in cards):,} readings of "
+                f"{_listed('card', cards)} were left out: they name no "
                 "target, and no sample names the card; write whose they are into the column target"
             )
         if count := nameless.get(None):
-            told.append(f"{readings}: {count:,} readings of a server were left out: they name no target, and there are several")
+            told.append(
+                f"{readings}: {count:,} readings of a server were left out: they name no "
+                "target, and there are several"
+            )
         return told
 
 
 def _listed(what: str, names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    shown = ", ".join(sorted(names)[:SHOWN]) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )
     return f"{what}{'s' if len(names) > 1 else ''} {shown}"

@@ -1,4 +1,6 @@
-"""Measuring more often while something looks wrong: three more runs between two scheduled ones, paid from the reserve of the budget."""
+"""Measuring more often while something looks wrong: three more runs between two scheduled ones,
+paid from the reserve of the budget.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ OFTEN_S = 600.0  # what runs more seldom says too little of now
 
 @dataclass(slots=True)
 class Boost:
-    """When each probe ran last, and how often beside its schedule since then. Times are monotonic seconds."""
+    """When each probe ran last, and how often beside its schedule since then. Times are monotonic
+    seconds.
+    """
 
     _ran_s: dict[str, float] = field(default_factory=dict)
     _extras: dict[str, int] = field(default_factory=dict)
@@ -21,13 +25,19 @@ class Boost:
 
     def due(self, probes: Iterable[Probe], now_s: float) -> list[Probe]:
         """Which probes should run now although their schedule does not say so."""
-        return [probe for probe in probes if probe.capped and probe.name not in self._asked and self._is_due(probe, now_s)]
+        return [
+            probe
+            for probe in probes
+            if probe.capped and probe.name not in self._asked and self._is_due(probe, now_s)
+        ]
 
     def _is_due(self, probe: Probe, now_s: float) -> bool:
         ran_s = self._ran_s.get(probe.name)
         if ran_s is None or probe.every_s is None or probe.every_s > OFTEN_S:
             return False
-        return self._extras.get(probe.name, 0) < TIMES - 1 and now_s - ran_s >= probe.every_s / TIMES
+        return (
+            self._extras.get(probe.name, 0) < TIMES - 1 and now_s - ran_s >= probe.every_s / TIMES
+        )
 
     def ask(self, probe: Probe) -> None:
         """Its next run is an extra one."""

@@ -17,7 +17,9 @@ from monitor.measure.gpustate import Timing
 from monitor.model import DRIVER, CardsView, GpuEvent, GpuReading
 
 CardChoice = Literal["auto", "none"] | list[str] | DcgmSource
-PAGE_EVERY_S = 5.0  # an exporter reads its cards every 30 s unless told otherwise; asking more often finds the new page sooner
+# an exporter reads its cards every 30 s unless told otherwise; asking more often finds the new page
+# sooner
+PAGE_EVERY_S = 5.0
 FIRST_LOOK_S = 3.0
 
 
@@ -39,7 +41,9 @@ class TargetCards:
 
     async def after(self, monotonic_ns: int, timeout_s: float = 0.5) -> dict[str, GpuReading]:
         """As GpuWatch.after, for this target's cards."""
-        return {} if self.watch is None else self._own(await self.watch.after(monotonic_ns, timeout_s))
+        return (
+            {} if self.watch is None else self._own(await self.watch.after(monotonic_ns, timeout_s))
+        )
 
     def identity(self) -> tuple[CardsIdentity | None, str | None]:
         """Driver and cards, or why they are unknown."""
@@ -49,33 +53,55 @@ class TargetCards:
         return found, None if found is not None else self.watch.state().reason
 
     def settled(self) -> tuple[object, ...] | None:
-        """What of the identity should stay as it is (not the processes and their memory): when it moves, the identity is read anew."""
+        """What of the identity should stay as it is (not the processes and their memory): when it
+        moves, the identity is read anew.
+        """
         found, _ = self.identity()
         if found is None:
             return None
-        cards = tuple((c.uuid, c.power_limit_w, c.max_sm_clock_mhz, c.ecc, c.mig) for c in found.cards)
+        cards = tuple(
+            (c.uuid, c.power_limit_w, c.max_sm_clock_mhz, c.ecc, c.mig) for c in found.cards
+        )
         return (found.driver_version, found.cuda_driver_version, cards)
 
     def view(self) -> CardsView | None:
         """What can be seen of this target's cards now; None where none is watched for it."""
         if self.watch is None or self.gpus == "none":
             return None
-        answering, troubles, known = self.watch.answering(), self.watch.state().troubles, self.watch.known()
+        answering, troubles, known = (
+            self.watch.answering(),
+            self.watch.state().troubles,
+            self.watch.known(),
+        )
         if not isinstance(self.gpus, list):
             return CardsView(known, answering, troubles)
         own = frozenset(self.gpus)
-        return CardsView(own, answering & own, {card: trouble for card, trouble in troubles.items() if card in own | {DRIVER}})
+        return CardsView(
+            own,
+            answering & own,
+            {card: trouble for card, trouble in troubles.items() if card in own | {DRIVER}},
+        )
 
     def watches(self, subject: str) -> bool:
-        """Whether a card, or DRIVER, is watched for this target; of all cards of a machine any may be."""
-        return self.watching and (not isinstance(self.gpus, list) or subject in {*self.gpus, DRIVER})
+        """Whether a card, or DRIVER, is watched for this target; of all cards of a machine any may
+        be.
+        """
+        return self.watching and (
+            not isinstance(self.gpus, list) or subject in {*self.gpus, DRIVER}
+        )
 
     def _own(self, readings: Mapping[str, GpuReading]) -> dict[str, GpuReading]:
-        return {uuid: r for uuid, r in readings.items() if not isinstance(self.gpus, list) or uuid in self.gpus}
+        return {
+            uuid: r
+            for uuid, r in readings.items()
+            if not isinstance(self.gpus, list) or uuid in self.gpus
+        }
 
 
 class CardWatches:
-    """All watches of a process: one NVML watch for this machine's cards, and one for each DCGM page."""
+    """All watches of a process: one NVML watch for this machine's cards, and one for each DCGM
+    page.
+    """
 
     def __init__(
         self,
@@ -89,7 +115,10 @@ class CardWatches:
         pages = {choice.dcgm for choice in per_target if isinstance(choice, DcgmSource)}
         handed = partial(GpuWatch, on_window=on_window, on_event=on_event, timing=timing)
         self.nvml = handed(own)
-        self._pages = {url: handed("auto", PAGE_EVERY_S, open_session=partial(open_page, url, {})) for url in pages}
+        self._pages = {
+            url: handed("auto", PAGE_EVERY_S, open_session=partial(open_page, url, {}))
+            for url in pages
+        }
 
     def start(self) -> None:
         """Begin to watch."""
@@ -97,9 +126,14 @@ class CardWatches:
             watch.start()
 
     async def first_look(self) -> None:
-        """Give the watches a moment to read their cards; a machine without a GPU says so at once."""
+        """Give the watches a moment to read their cards; a machine without a GPU says so at
+        once.
+        """
         for _ in range(int(FIRST_LOOK_S / 0.05)):
-            if all(w.identity() is not None or w.state().status in {"absent", "off"} for w in self.all()):
+            if all(
+                w.identity() is not None or w.state().status in {"absent", "off"}
+                for w in self.all()
+            ):
                 return
             await asyncio.sleep(0.05)
 
@@ -114,11 +148,15 @@ class CardWatches:
 
     def of(self, choice: CardChoice) -> TargetCards:
         """What one target may see."""
-        return TargetCards(self._pages[choice.dcgm] if isinstance(choice, DcgmSource) else self.nvml, choice)
+        return TargetCards(
+            self._pages[choice.dcgm] if isinstance(choice, DcgmSource) else self.nvml, choice
+        )
 
 
 def open_page(url: str, xids: dict[str, int]) -> DcgmSession:
-    """A session on a DCGM page; `xids` keeps each card's last code from one session to the next. Raises CardsUnavailableError."""
+    """A session on a DCGM page; `xids` keeps each card's last code from one session to the next.
+    Raises CardsUnavailableError.
+    """
     session = DcgmSession(url, xids=xids)
     session.open()
     return session
@@ -128,4 +166,6 @@ def wanted_cards(per_target: Sequence[CardChoice]) -> Literal["auto", "none"] | 
     """What one watch must read to serve several targets."""
     if "auto" in per_target:
         return "auto"
-    return sorted({uuid for gpus in per_target if isinstance(gpus, list) for uuid in gpus}) or "none"
+    return (
+        sorted({uuid for gpus in per_target if isinstance(gpus, list) for uuid in gpus}) or "none"
+    )

@@ -1,4 +1,6 @@
-"""Notices that the computer's clock was set back: whatever waits for a time of day would wait until the clock has caught up."""
+"""Notices that the computer's clock was set back: whatever waits for a time of day would wait until
+the clock has caught up.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ LEAST_S = 1.0  # what is less delays a run by so much at most
 
 
 async def watch_clock(on_set_back: Callable[[timedelta], None]) -> None:
-    """Call back with how far, each time. A clock that jumps ahead, as it does after a suspension, is no trouble: what is due runs once."""
+    """Call back with how far, each time. A clock that jumps ahead, as it does after a suspension,
+    is no trouble: what is due runs once.
+    """
     offset_s = time.time() - time.monotonic()
     while True:
         await asyncio.sleep(LOOK_EVERY_S)

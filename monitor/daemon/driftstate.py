@@ -1,4 +1,6 @@
-"""A detector as text and back, to the last digit, and a version that changes by itself when its shape does."""
+"""A detector as text and back, to the last digit, and a version that changes by itself when its
+shape does.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,14 @@ class Codec(Generic[T]):
     """Writes and reads one type made of plain data: dataclasses, named tuples, lists, dicts."""
 
     def __init__(self, of: type[T]) -> None:
-        # Inside a list, since a dataclass may be given no settings here. JSON knows no infinity; this kind does, and gives it back.
-        self._adapter: TypeAdapter[list[T]] = TypeAdapter(list[of], config=ConfigDict(ser_json_inf_nan="constants"))  # type: ignore[valid-type]
-        # The same fields may begin to mean something else: then the type's module raises its STATE_VERSION by hand.
+        # Inside a list, since a dataclass may be given no settings here. JSON knows no infinity;
+        # this kind does, and gives it back.
+        self._adapter: TypeAdapter[list[T]] = TypeAdapter(
+            list[of],  # type: ignore[valid-type]
+            config=ConfigDict(ser_json_inf_nan="constants"),
+        )
+        # The same fields may begin to mean something else: then the type's module raises its
+        # STATE_VERSION by hand.
         meaning = getattr(sys.modules[of.__module__], "STATE_VERSION", 0)
         self.version = f"{meaning}-{hashlib.sha256(chr(10).join(sorted(set(shape(of)))).encode()).hexdigest()[:12]}"
 
@@ -39,7 +46,9 @@ class Codec(Generic[T]):
         try:
             return self._adapter.validate_json(text)[0]
         except (ValidationError, IndexError) as error:
-            raise ValueError(f"it is no state of version {self.version}: {str(error).splitlines()[0]}") from None
+            raise ValueError(
+                f"it is no state of version {self.version}: {str(error).splitlines()[0]}"
+            ) from None
 
 
 _MADE: dict[type, Codec[Any]] = {}
@@ -64,6 +73,7 @@ def shape(of: Any, seen: set[Any] | None = None) -> Iterator[str]:
     hints = typing.get_type_hints(of)
     written = of.__annotations__ if is_tuple else {f.name: f.type for f in fields(of)}
     for name, told in written.items():
-        # As it stands in the source: how a resolved type is printed differs between versions of Python.
+        # As it stands in the source: how a resolved type is printed differs between versions of
+        # Python.
         yield f"{of.__qualname__}.{name}: {getattr(told, '__forward_arg__', told)}"
         yield from shape(hints[name], seen)

@@ -1,4 +1,6 @@
-"""Leaving an idle server alone: while nobody but us uses it, canaries run seldom or not at all, so that a card at home may sleep."""
+"""Leaving an idle server alone: while nobody but us uses it, canaries run seldom or not at all, so
+that a card at home may sleep.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ SLOWER = 10  # every tenth run
 
 @dataclass(slots=True)
 class IdleLeave:
-    """Tells our own engine steps from other people's: a counter that moved between two of our canaries was moved by somebody else."""
+    """Tells our own engine steps from other people's: a counter that moved between two of our
+    canaries was moved by somebody else.
+    """
 
     mode: Literal["run", "slower", "skip"]
     _steps: float | None = None
@@ -23,7 +27,9 @@ class IdleLeave:
         self._steps = steps
 
     def note(self, steps: float | None, now_s: float) -> None:
-        """Any other reading of the counter. Without a counter somebody may be there: nothing is skipped on a guess."""
+        """Any other reading of the counter. Without a counter somebody may be there: nothing is
+        skipped on a guess.
+        """
         if steps is None or self._steps is None or steps != self._steps or self._used_s is None:
             self._used_s = now_s
         self._steps = steps

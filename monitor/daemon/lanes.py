@@ -1,6 +1,7 @@
 """A lane runs the due canaries of one target back to back, one at a time, in rotated order.
 
-Back to back, so that only the first of a round meets an idle server; rotated, so that it is not always the same one.
+Back to back, so that only the first of a round meets an idle server; rotated, so that it is not
+always the same one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def lease_name(target: str, capped: bool) -> str:
 
 
 def holder_name(pid: int | None = None) -> str:
-    """Who holds a lease: a process of this machine and of this pid namespace, this one unless said otherwise."""
+    """Who holds a lease: a process of this machine and of this pid namespace, this one unless said
+    otherwise.
+    """
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - the namespace's number, not a file
     except OSError:
@@ -45,7 +48,9 @@ def holder_name(pid: int | None = None) -> str:
 
 
 def is_dead(holder: str) -> bool:
-    """Whether a lease is held by a process that was here and is not any more, as after kill -9. Of other machines nothing is known."""
+    """Whether a lease is held by a process that was here and is not any more, as after kill -9. Of
+    other machines nothing is known.
+    """
     _, _, pid = holder.rpartition(":")
     if not pid.isdigit() or holder != holder_name(int(pid)):
         return False
@@ -60,7 +65,9 @@ def is_dead(holder: str) -> bool:
 
 @asynccontextmanager
 async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None]:
-    """Hold a lease, renewed while held. Raises LeaseTakenError when it cannot be had within `wait_s`."""
+    """Hold a lease, renewed while held. Raises LeaseTakenError when it cannot be had within
+    `wait_s`.
+    """
     holder = holder_name()
 
     def take(connection: Connection) -> bool:
@@ -84,7 +91,9 @@ async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None
         yield
     finally:
         renewing.cancel()
-        await asyncio.shield(asyncio.wrap_future(writer.submit(lambda c: record.release_lease(c, name, holder))))
+        await asyncio.shield(
+            asyncio.wrap_future(writer.submit(lambda c: record.release_lease(c, name, holder)))
+        )
 
 
 def rotated(due: Sequence[Probe], order: Sequence[str], turn: int) -> list[Probe]:
@@ -97,12 +106,16 @@ def rotated(due: Sequence[Probe], order: Sequence[str], turn: int) -> list[Probe
 class Lane:
     """Collects what is due and runs it. `run_round` gets the probes of one round in their order."""
 
-    def __init__(self, order: Sequence[str], run_round: Callable[[Sequence[Probe]], Awaitable[None]]) -> None:
+    def __init__(
+        self, order: Sequence[str], run_round: Callable[[Sequence[Probe]], Awaitable[None]]
+    ) -> None:
         self._order = list(order)
         self._run_round = run_round
         self._due: dict[str, tuple[Probe, asyncio.Future[None]]] = {}
         self._something = asyncio.Event()
-        self._turns: dict[frozenset[str], int] = {}  # of each set that falls due together, so that each of them is first in turn
+        self._turns: dict[
+            frozenset[str], int
+        ] = {}  # of each set that falls due together, so that each of them is first in turn
 
     async def submit(self, probe: Probe) -> None:
         """Ask for one run of a probe; returns when its round is over."""
@@ -126,7 +139,11 @@ class Lane:
         self._something.clear()
         turn = self._turns.get(frozenset(due), 0)
         try:
-            await self._run_round(rotated([probe for probe, _ in due.values()], [n for n in self._order if n in due], turn))
+            await self._run_round(
+                rotated(
+                    [probe for probe, _ in due.values()], [n for n in self._order if n in due], turn
+                )
+            )
         finally:
             self._turns[frozenset(due)] = turn + 1
             for _, future in due.values():

@@ -1,4 +1,6 @@
-"""What commands that measure once share with the daemon: a watch under its lease, opened and closed cleanly."""
+"""What commands that measure once share with the daemon: a watch under its lease, opened and closed
+cleanly.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,15 @@ LOAD_SETTLE_S = 0.5
 
 @asynccontextmanager
 async def watching(
-    settings: Settings, target: TargetSettings, probes: Sequence[Probe], lease_wait_s: float, keeps: Keeps = Keeps.UNWATCHED
+    settings: Settings,
+    target: TargetSettings,
+    probes: Sequence[Probe],
+    lease_wait_s: float,
+    keeps: Keeps = Keeps.UNWATCHED,
 ) -> AsyncIterator[TargetWatch]:
-    """A watch of one target for one command, alone on its lane. Raises Told where server, database or lease cannot be had."""
+    """A watch of one target for one command, alone on its lane. Raises Told where server, database
+    or lease cannot be had.
+    """
     writer = Writer(open_writer(settings.database), patient=False)
     cards = CardWatches([target.watches_gpus])
     cards.start()
@@ -46,7 +54,9 @@ async def watching(
 
 @asynccontextmanager
 async def beside_load(watch: TargetWatch, requests: int) -> AsyncIterator[None]:
-    """Keep some long requests running beside what happens inside: other company in the batch, so that near ties show."""
+    """Keep some long requests running beside what happens inside: other company in the batch, so
+    that near ties show.
+    """
     if requests == 0:
         yield
         return

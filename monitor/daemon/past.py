@@ -1,4 +1,6 @@
-"""What the daemon would have found in the past: stored history, or a CSV file, through exactly its judges. Nothing is written."""
+"""What the daemon would have found in the past: stored history, or a CSV file, through exactly its
+judges. Nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ Watcher = Callable[[str, Point], None]  # is shown every point, for example to d
 
 @dataclass(slots=True)
 class Past:
-    """One target's replay, and from when its incidents count; what comes before is only learnt from."""
+    """One target's replay, and from when its incidents count; what comes before is only learnt
+    from.
+    """
 
     replay: Replay
     counts_from_us: int = 0
@@ -46,7 +50,9 @@ class Past:
     @property
     def incidents(self) -> list[Entry]:
         """Those that opened in the time that counts."""
-        return [entry for entry in self.replay.book.entries if entry.opened_us >= self.counts_from_us]
+        return [
+            entry for entry in self.replay.book.entries if entry.opened_us >= self.counts_from_us
+        ]
 
 
 def of_history(
@@ -61,16 +67,42 @@ def of_history(
     make: Make = Detector,
     watcher: Watcher | None = None,
 ) -> Past:
-    """One target of a history. Unless told otherwise it learns from before `since` already, as a running daemon would have."""
+    """One target of a history. Unless told otherwise it learns from before `since` already, as a
+    running daemon would have.
+    """
     uuids = points.cards_of(connection, target.id)
-    begin_at = since - timedelta(days=settings.remember_days) if since is not None and learn_before else since
-    begin = Cursor() if begin_at is None else points.cursor_at(connection, target.id, uuids, begin_at)
-    until_us = points.FOR_EVER_US if until is None else to_us(until)  # rows from a clock that was ahead may stand among the others
-    stretch = Stretch(connection, target.id, uuids, begin, points.cursor_at(connection, target.id, uuids, until), until_us)
+    begin_at = (
+        since - timedelta(days=settings.remember_days)
+        if since is not None and learn_before
+        else since
+    )
+    begin = (
+        Cursor() if begin_at is None else points.cursor_at(connection, target.id, uuids, begin_at)
+    )
+    until_us = (
+        points.FOR_EVER_US if until is None else to_us(until)
+    )  # rows from a clock that was ahead may stand among the others
+    stretch = Stretch(
+        connection,
+        target.id,
+        uuids,
+        begin,
+        points.cursor_at(connection, target.id, uuids, until),
+        until_us,
+    )
     own = pins.find(connection, target.name, retired=True)
-    made_us = sorted(to_us(pin.created_at) for pin in own if begin_at is None or pin.created_at > begin_at)
-    replay = Replay(target.name, make(), settings, replace(rules, pins={pin.id: pin for pin in own}), made_us)
-    past = Past(replay, 0 if since is None else to_us(since), stretch.end, max((pin.id for pin in own), default=0))
+    made_us = sorted(
+        to_us(pin.created_at) for pin in own if begin_at is None or pin.created_at > begin_at
+    )
+    replay = Replay(
+        target.name, make(), settings, replace(rules, pins={pin.id: pin for pin in own}), made_us
+    )
+    past = Past(
+        replay,
+        0 if since is None else to_us(since),
+        stretch.end,
+        max((pin.id for pin in own), default=0),
+    )
     merged = in_order(stretch.canaries(), stretch.servers(), stretch.cards())
     replay.run(_shown(target.name, _first_noted(past, merged), watcher))
     replay.finish()
@@ -98,7 +130,9 @@ def _shown(target: str, merged: Iterable[Point], watcher: Watcher | None) -> Ite
 
 @dataclass(slots=True)
 class _Feed:
-    """One target of a file: what was read of it and is not yet fed, since something that was known earlier may still come."""
+    """One target of a file: what was read of it and is not yet fed, since something that was known
+    earlier may still come.
+    """
 
     past: Past
     held: list[CanaryPoint] = field(default_factory=list)
@@ -126,7 +160,9 @@ class _Feed:
 
 
 def _identified(point: Point, named: Collection[str]) -> Point:
-    """A card that is named in one place of a file and not in another is one card, if there is but one; of several nobody knows which."""
+    """A card that is named in one place of a file and not in another is one card, if there is but
+    one; of several nobody knows which.
+    """
     card = next(iter(named)) if len(named) == 1 else None
     if isinstance(point, CanaryPoint) and point.gpu_uuid == UNNAMED:
         return point._replace(gpu_uuid=card)
@@ -136,10 +172,16 @@ def _identified(point: Point, named: Collection[str]) -> Point:
 
 
 def of_file(
-    path: Path, settings: DriftSettings, rules: Rules, *, make: Make = Detector, watcher: Watcher | None = None
+    path: Path,
+    settings: DriftSettings,
+    rules: Rules,
+    *,
+    make: Make = Detector,
+    watcher: Watcher | None = None,
 ) -> tuple[list[Past], list[str]]:
-    """Every target of a CSV file, by name, and what is to be said of the file. FILE.readings.csv and FILE.pins.yaml beside it are read when
-    they are there. Raises CsvError and PinFileError."""
+    """Every target of a CSV file, by name, and what is to be said of the file. FILE.readings.csv
+    and FILE.pins.yaml beside it are read when they are there. Raises CsvError and PinFileError.
+    """
     samples, pinned = SampleCsv(path), pins_beside(path)
 
     def past_of(target: str) -> Past:
@@ -167,7 +209,9 @@ def of_file(
         feed.past.replay.finish()
     notes = samples.notes.sentences(samples.name)
     if readings is not None:
-        notes += readings.notes.sentences(readings.name) + belonging.sentences(readings.name, samples.name)
+        notes += readings.notes.sentences(readings.name) + belonging.sentences(
+            readings.name, samples.name
+        )
     return [feeds[name].past for name in sorted(feeds)], notes + pinned.notes()
 
 
@@ -175,7 +219,9 @@ class _Peek:
     """The readings of a file, handed to the targets they belong to, up to a moment at a time."""
 
     def __init__(self, readings: ReadingCsv | None, belonging: Belonging) -> None:
-        self._rows = iter(()) if readings is None else (row for chunk in readings.chunks() for row in chunk)
+        self._rows = (
+            iter(()) if readings is None else (row for chunk in readings.chunks() for row in chunk)
+        )
         self._next = next(self._rows, None)
         self._belonging = belonging
 

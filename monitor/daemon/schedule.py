@@ -1,4 +1,6 @@
-"""When which canary is due: APScheduler fires, lanes run, and every run that did not happen is counted with its reason."""
+"""When which canary is due: APScheduler fires, lanes run, and every run that did not happen is
+counted with its reason.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ from monitor.model import Probe
 
 log = logging.getLogger(__name__)
 READING_EVERY_S = 15.0
-MAX_MISSED_COUNTED = 1_000_000  # a stop to the walk through a schedule after the clock was set wildly forward
+MAX_MISSED_COUNTED = (
+    1_000_000  # a stop to the walk through a schedule after the clock was set wildly forward
+)
 
 
 def trigger_of(probe: Probe, first: datetime) -> Any:
-    """The trigger of a probe. All probes of a target share `first`, so that they fall due together and run back to back."""
+    """The trigger of a probe. All probes of a target share `first`, so that they fall due together
+    and run back to back.
+    """
     if probe.cron is not None:
         return CronTrigger.from_crontab(probe.cron, timezone=UTC)
     return IntervalTrigger(seconds=probe.every_s, start_date=first, timezone=UTC)
@@ -45,9 +51,12 @@ def _reading(target: str) -> str:
 class Schedule:
     """The jobs of all targets. `lanes` maps a target's name to its capped and its uncapped lane."""
 
-    def __init__(self, watches: Sequence[TargetWatch], lanes: Mapping[str, tuple[Lane, Lane]]) -> None:
-        # coalesce: after a pause one run, not a burst; max_instances: a canary never overtakes itself; the default grace of one
-        # second would drop runs after every pause (APScheduler 3.x user guide, "Missed job executions and coalescing").
+    def __init__(
+        self, watches: Sequence[TargetWatch], lanes: Mapping[str, tuple[Lane, Lane]]
+    ) -> None:
+        # coalesce: after a pause one run, not a burst; max_instances: a canary never overtakes
+        # itself; the default grace of one second would drop runs after every pause (APScheduler 3.x
+        # user guide, "Missed job executions and coalescing").
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
         self._jobs: dict[str, tuple[TargetWatch, Probe]] = {}
@@ -63,19 +72,26 @@ class Schedule:
                 self._jobs[job_id] = (watch, probe)
                 lane = lanes[name][0] if probe.capped else lanes[name][1]
                 self._scheduler.add_job(lane.submit, triggers[job_id], args=[probe], id=job_id)
-            self._scheduler.add_job(watch.store_reading, triggers[_reading(name)], id=_reading(name))
+            self._scheduler.add_job(
+                watch.store_reading, triggers[_reading(name)], id=_reading(name)
+            )
 
     def _triggers(self, now: datetime) -> dict[str, Any]:
-        """Targets start spread over the shortest interval, probes of one target together; the uncapped lane half an interval later,
-        so that the two lanes of a target seldom meet."""
+        """Targets start spread over the shortest interval, probes of one target together; the
+        uncapped lane half an interval later, so that the two lanes of a target seldom meet.
+        """
         found: dict[str, Any] = {}
         for index, watch in enumerate(self._watches):
-            shortest_s = min((p.every_s for p in watch.probes if p.every_s is not None), default=60.0)
+            shortest_s = min(
+                (p.every_s for p in watch.probes if p.every_s is not None), default=60.0
+            )
             first = now + timedelta(seconds=0.5 + shortest_s * index / len(self._watches))
             for probe in watch.probes:
                 start = first if probe.capped else first + timedelta(seconds=shortest_s / 2)
                 found[f"{watch.settings.name}/{probe.name}"] = trigger_of(probe, start)
-            found[_reading(watch.settings.name)] = IntervalTrigger(seconds=READING_EVERY_S, start_date=first, timezone=UTC)
+            found[_reading(watch.settings.name)] = IntervalTrigger(
+                seconds=READING_EVERY_S, start_date=first, timezone=UTC
+            )
         return found
 
     def start(self) -> None:
@@ -90,7 +106,8 @@ class Schedule:
 
     def stop(self) -> None:
         """No new runs from now on."""
-        # Jobs that wait for their round are cancelled now, which APScheduler would log as errors with tracebacks.
+        # Jobs that wait for their round are cancelled now, which APScheduler would log as errors
+        # with tracebacks.
         logging.getLogger("apscheduler.executors").setLevel(logging.CRITICAL)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
@@ -102,10 +119,16 @@ class Schedule:
             self._due(job, event.job_id, event.scheduled_run_times)
 
     def _due(self, job: tuple[TargetWatch, Probe], job_id: str, times: Sequence[datetime]) -> None:
-        """Runs came due; those that their schedule had since the last ones were swallowed by a pause."""
+        """Runs came due; those that their schedule had since the last ones were swallowed by a
+        pause.
+        """
         last = self._last.get(job_id)
         self._last[job_id] = times[-1]
-        missed = 0 if last is None else runs_missed(self._scheduler.get_job(job_id).trigger, last, times[0])
+        missed = (
+            0
+            if last is None
+            else runs_missed(self._scheduler.get_job(job_id).trigger, last, times[0])
+        )
         if missed:
             self._skip(job, "pause", missed)
 
@@ -115,9 +138,17 @@ class Schedule:
             return
         times = getattr(event, "scheduled_run_times", None) or [event.scheduled_run_time]
         self._due(job, event.job_id, times)
-        self._skip(job, "still_running" if event.code == EVENT_JOB_MAX_INSTANCES else "pause", len(times))
+        self._skip(
+            job, "still_running" if event.code == EVENT_JOB_MAX_INSTANCES else "pause", len(times)
+        )
 
     def _skip(self, job: tuple[TargetWatch, Probe], reason: str, count: int) -> None:
         watch, probe = job
-        log.debug("target=%s probe=%s skipped=%d reason=%s", watch.settings.name, probe.name, count, reason)
+        log.debug(
+            "target=%s probe=%s skipped=%d reason=%s",
+            watch.settings.name,
+            probe.name,
+            count,
+            reason,
+        )
         watch.skip(probe.name, reason, count)

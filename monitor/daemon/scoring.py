@@ -1,4 +1,6 @@
-"""Teacher-forced scores for whoever judges a pin: how far the log-probabilities of a pinned answer moved, where another answer came."""
+"""Teacher-forced scores for whoever judges a pin: how far the log-probabilities of a pinned answer
+moved, where another answer came.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from monitor.model import PinnedOutput, Probe
 log = logging.getLogger(__name__)
 
 
-async def scored_shift(http: httpx.AsyncClient, probe: Probe, model: str | None, pinned: PinnedOutput) -> tuple[float | None, int]:
-    """The move (root mean square, nat; None where it cannot be told) and the tokens it cost. A server that does not offer it is noted."""
+async def scored_shift(
+    http: httpx.AsyncClient, probe: Probe, model: str | None, pinned: PinnedOutput
+) -> tuple[float | None, int]:
+    """The move (root mean square, nat; None where it cannot be told) and the tokens it cost. A
+    server that does not offer it is noted.
+    """
     try:
         found = await score(http, probe, model, pinned)
     except (ServerRefusedError, ServerUnreachableError) as error:
@@ -25,7 +31,11 @@ async def scored_shift(http: httpx.AsyncClient, probe: Probe, model: str | None,
     return (None, 0) if found is None else (shift_between(pinned, found.answer), found.tokens)
 
 
-async def scoring_noise(http: httpx.AsyncClient, probe: Probe, model: str | None, outputs: Sequence[PinnedOutput]) -> float | None:
-    """How far scores lie from what the stream said, with nothing changed: prefill and decode compute in another order."""
+async def scoring_noise(
+    http: httpx.AsyncClient, probe: Probe, model: str | None, outputs: Sequence[PinnedOutput]
+) -> float | None:
+    """How far scores lie from what the stream said, with nothing changed: prefill and decode
+    compute in another order.
+    """
     shifts = [(await scored_shift(http, probe, model, output))[0] for output in outputs]
     return max((shift for shift in shifts if shift is not None), default=None)

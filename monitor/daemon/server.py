@@ -1,4 +1,6 @@
-"""One watched server: its metrics page, the starts of its process, its identity and the name of its model."""
+"""One watched server: its metrics page, the starts of its process, its identity and the name of its
+model.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.cards import TargetCards
 from monitor.daemon.identity import IdentityWatch, Keeps
 from monitor.daemon.serverstate import ServerState
-from monitor.measure.api import ServerRefusedError, ServerUnreachableError, SeveralModelsError, models, the_one_model
+from monitor.measure.api import (
+    ServerRefusedError,
+    ServerUnreachableError,
+    SeveralModelsError,
+    models,
+    the_one_model,
+)
 from monitor.measure.canary import Canary
 from monitor.measure.identity import Sources
 from monitor.measure.preflight import Preflight
@@ -32,9 +40,18 @@ log = logging.getLogger(__name__)
 
 
 class WatchedServer:
-    """What is known of one server between two looks at it. `keeps`: of its identity, and so whether this is the daemon or a command."""
+    """What is known of one server between two looks at it. `keeps`: of its identity, and so whether
+    this is the daemon or a command.
+    """
 
-    def __init__(self, settings: TargetSettings, writer: Writer, cards: TargetCards, channels: Sequence[str], keeps: Keeps) -> None:
+    def __init__(
+        self,
+        settings: TargetSettings,
+        writer: Writer,
+        cards: TargetCards,
+        channels: Sequence[str],
+        keeps: Keeps,
+    ) -> None:
         self.settings = settings
         self.writer = writer
         self.cards = cards
@@ -43,7 +60,9 @@ class WatchedServer:
         self._channels = channels
         self._http = _client(settings) if self._is_daemon else client_of(settings)
         self._page = MetricsPage(self._http, settings.metrics_page)
-        self.canary = Canary(settings.name, self._http, self._page, settings.model, cards if cards.watching else None)
+        self.canary = Canary(
+            settings.name, self._http, self._page, settings.model, cards if cards.watching else None
+        )
         self._noting = asyncio.Lock()
         self.state = ServerState(settings.when_idle)
         self._system_fingerprint: str | None = None
@@ -62,7 +81,9 @@ class WatchedServer:
             return target_id
 
         self.target_id = await self._db(work)
-        self.identity = IdentityWatch(self.target_id, self.writer, self._channels, self._sources, self._keeps)
+        self.identity = IdentityWatch(
+            self.target_id, self.writer, self._channels, self._sources, self._keeps
+        )
         await self.identity.load()
 
     def fingerprint_digest(self) -> str | None:
@@ -70,23 +91,30 @@ class WatchedServer:
         return None if self.identity.current is None else self.identity.current.digest
 
     async def find_model(self) -> None:
-        """Learn the served model's name where the configuration does not give it. Raises what monitor.measure.api raises,
-        and SeveralModelsError."""
+        """Learn the served model's name where the configuration does not give it. Raises what
+        monitor.measure.api raises, and SeveralModelsError.
+        """
         if self.settings.model is not None:
             return
         self.canary.model = the_one_model(self.settings.url, await models(self._http))
 
     async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
-        """Probes that this server's context cannot hold, and the model's name on the way. Raises as find_model does."""
+        """Probes that this server's context cannot hold, and the model's name on the way. Raises as
+        find_model does.
+        """
         cards = await models(self._http)
         self.canary.model = self.settings.model or the_one_model(self.settings.url, cards)
         flight = Preflight(self.settings.name, self._http, self._page, self.canary.model)
-        flight.max_model_len = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
+        flight.max_model_len = next(
+            (card.max_model_len for card in cards if card.id == self.canary.model), None
+        )
         await flight.probe_lengths(probes, directory)
         return flight.misfits
 
     async def look(self) -> ServerPage:
-        """Read the metrics page and note what it tells: a new start of the process, and whether the engine moved."""
+        """Read the metrics page and note what it tells: a new start of the process, and whether the
+        engine moved.
+        """
         page = await self._page.read()
         if self.on_page is not None:
             self.on_page(self.settings.name, page)
@@ -98,11 +126,18 @@ class WatchedServer:
         new = self.state.new_start(page)
         if new is not None:
             now = datetime.now(UTC)
-            start_id = await self._db(lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source))
+            start_id = await self._db(
+                lambda c: record.start_process(c, self.target_id, new.started_at, now, new.source)
+            )
             self.state.begin(new, start_id, now)
             self._system_fingerprint, self._identity_due = None, True
             self._restarted()
-            log.info("target=%s process_start=%s noticed_by=%s", self.settings.name, new.started_at or "unknown", new.source)
+            log.info(
+                "target=%s process_start=%s noticed_by=%s",
+                self.settings.name,
+                new.started_at or "unknown",
+                new.source,
+            )
         self.state.note(page)
 
     def _restarted(self) -> None:
@@ -122,10 +157,14 @@ class WatchedServer:
         self._identity_due = not await self.identity.refresh(page)
 
     async def store_reading(self) -> ServerPage:
-        """One reading of the metrics page between canaries, stored: a batch job between two canaries must not be invisible."""
+        """One reading of the metrics page between canaries, stored: a batch job between two
+        canaries must not be invisible.
+        """
         page = await self.look()
         start_id = self.state.start_id
-        self.writer.submit(lambda c: record.insert_server_reading(c, self.target_id, page, start_id))
+        self.writer.submit(
+            lambda c: record.insert_server_reading(c, self.target_id, page, start_id)
+        )
         if self._identity_due:
             await self.refresh_identity(page)
         return page
@@ -136,14 +175,18 @@ class WatchedServer:
 
     def _sources(self) -> Sources:
         gpu, reason = self.cards.identity()
-        return Sources(self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint)
+        return Sources(
+            self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint
+        )
 
     async def _db(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.wrap_future(self.writer.submit(work))
 
 
 def _client(settings: TargetSettings) -> httpx.AsyncClient:
-    """The client; a key or a certificate that is missing is said, and shows in each sample as what the server makes of it."""
+    """The client; a key or a certificate that is missing is said, and shows in each sample as what
+    the server makes of it.
+    """
     try:
         return client_of(settings)
     except ConnectionSetupError as error:

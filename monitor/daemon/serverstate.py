@@ -1,4 +1,6 @@
-"""What one watch remembers of its server between two looks: which start of the process it is, how warm it is, and who uses it."""
+"""What one watch remembers of its server between two looks: which start of the process it is, how
+warm it is, and who uses it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from monitor.store.times import from_us, maybe_from_us
 
 
 class ServerState:
-    """Taken up from the history at the start, so that a restart of the daemon is no restart of the server."""
+    """Taken up from the history at the start, so that a restart of the daemon is no restart of the
+    server.
+    """
 
     def __init__(self, when_idle: Literal["run", "slower", "skip"]) -> None:
         self.start: Start | None = None
@@ -41,7 +45,12 @@ class ServerState:
         if last is not None:
             age_s = (datetime.now(UTC) - from_us(last.at_us)).total_seconds()
             self._stillness.note(last.engine_steps, time.monotonic() - age_s)
-            self._last_good = ServerPage(at=seen_at, state="ok", engine_steps=last.engine_steps, generation_tokens=last.generation_tokens)
+            self._last_good = ServerPage(
+                at=seen_at,
+                state="ok",
+                engine_steps=last.engine_steps,
+                generation_tokens=last.generation_tokens,
+            )
 
     def new_start(self, page: ServerPage) -> NewStart | None:
         """Whether this page shows a start of the process that was not known."""
@@ -72,7 +81,13 @@ class ServerState:
         """How warm the server is for this probe (judge/phase.py)."""
         now_s = time.monotonic()
         since_ours_s = None if self._last_canary_s is None else now_s - self._last_canary_s
-        return judge_phase(probe.parameter_set not in self._warmed, self._stillness, now_s, before.running, since_ours_s)
+        return judge_phase(
+            probe.parameter_set not in self._warmed,
+            self._stillness,
+            now_s,
+            before.running,
+            since_ours_s,
+        )
 
     def idle_s(self) -> float | None:
         """Seconds without an engine step, at least; None without a counter."""

@@ -38,17 +38,22 @@ from monitor.store.database import DatabaseError, file_of, open_writer, shown
 from monitor.store.writer import Writer
 
 log = logging.getLogger(__name__)
-SWITCH_INTERVAL_S = 0.0005  # threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a turn
+# threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a
+# turn
+SWITCH_INTERVAL_S = 0.0005
 JUDGE_EVERY_S = 2.0
 JUDGE_AT_LEAST_EVERY_S = 10.0
 DEPARTED_EVERY_S = 60.0
-OUTBOX_EVERY_S = 5.0  # for what other processes, such as `incidents close`, want told; our own news wakes the dispatcher
+# for what other processes, such as `incidents close`, want told; our own news wakes the dispatcher
+OUTBOX_EVERY_S = 5.0
 IDENTITY_EVERY_S = 180.0
 CARDS_EVERY_S = 5.0  # how often it is asked whether driver or cards changed; asking costs nothing
 NVML_IDENTITY_EVERY_S = 20.0
 DATABASE_RETRY_S = 10.0
 GUARD_EVERY_S = 5.0
-SLEPT = timedelta(seconds=30)  # a judge that comes this late was stopped or suspended: silence before it was ours
+SLEPT = timedelta(
+    seconds=30
+)  # a judge that comes this late was stopped or suspended: silence before it was ours
 CENSORED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
 
 
@@ -69,12 +74,18 @@ class Daemon:
         self.web = WebServer(app, *host_port(settings.listen))
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises DatabaseError only where the mend is the user's (a newer database)."""
+        """Until SIGTERM or SIGINT. Raises DatabaseError only where the mend is the user's (a newer
+        database).
+        """
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: the configuration is read at the start only; restart to take up changes")
+        loop.add_signal_handler(
+            signal.SIGHUP,
+            log.info,
+            "SIGHUP: the configuration is read at the start only; restart to take up changes",
+        )
         self.web.start()
         beating = asyncio.create_task(self._beat())
         systemd.notify("READY=1", "STATUS=starting")
@@ -97,7 +108,11 @@ class Daemon:
             except DatabaseError as error:
                 if error.usage:
                     raise
-                log.error("%s; trying again every %g s, nothing is measured until then", error, DATABASE_RETRY_S)
+                log.error(
+                    "%s; trying again every %g s, nothing is measured until then",
+                    error,
+                    DATABASE_RETRY_S,
+                )
                 systemd.notify(f"STATUS=waiting for the database {shown(self._settings.database)}")
                 await self._pause(DATABASE_RETRY_S)
         return None
@@ -106,14 +121,32 @@ class Daemon:
         """Start everything, wait for the end, stop everything."""
         gpu = self._card_watches(writer)
         gpu.start()
-        budgets = {name: c.token_budget_per_hour for name, c in self._settings.classes.items() if c.token_budget_per_hour is not None}
+        budgets = {
+            name: c.token_budget_per_hour
+            for name, c in self._settings.classes.items()
+            if c.token_budget_per_hour is not None
+        }
         thresholds = drift_settings(self._settings)
         for target in self._settings.targets:
             drift = DriftWatch(target.name, thresholds, Detector)
             cards = gpu.of(target.watches_gpus)
-            watch = TargetWatch(target, self._probes, writer, cards, list(self._channels), class_budgets=budgets, drift=drift)
+            watch = TargetWatch(
+                target,
+                self._probes,
+                writer,
+                cards,
+                list(self._channels),
+                class_budgets=budgets,
+                drift=drift,
+            )
             await watch.load()
-            writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule_of(self._probes)))
+            writer.submit(
+                partial(
+                    record.note_schedule,
+                    target_id=watch.target_id,
+                    schedule=schedule_of(self._probes),
+                )
+            )
             watch.on_skip, watch.on_page = self._exporter.skipped, self._exporter.page
             self._watches.append(watch)
         lanes = {watch.settings.name: self._lanes(watch, writer) for watch in self._watches}
@@ -126,12 +159,23 @@ class Daemon:
                 watch.ledger.clock_set_back(by)
 
         loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
-        works = (self._judge(writer), self._identities(), self._guard_file(), watch_clock(clock_set_back))
+        works = (
+            self._judge(writer),
+            self._identities(),
+            self._guard_file(),
+            watch_clock(clock_set_back),
+        )
         loops += [asyncio.create_task(work) for work in works]
         loops.append(asyncio.create_task(dispatcher.run(OUTBOX_EVERY_S)))
-        loops.append(asyncio.create_task(run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])))
+        loops.append(
+            asyncio.create_task(
+                run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])
+            )
+        )
         gc.collect()
-        gc.freeze()  # what lives as long as the daemon is looked through once: with 200 targets each full collection stopped us for 90 ms
+        # what lives as long as the daemon is looked through once: with 200 targets each full
+        # collection stopped us for 90 ms
+        gc.freeze()
         schedule_of_all.start()
         try:
             await self._until_stopped(loops)
@@ -145,7 +189,9 @@ class Daemon:
                 await watch.close()
 
     async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for a signal; a loop that ends by itself is a fault of ours, and ends the daemon so that it is restarted."""
+        """Wait for a signal; a loop that ends by itself is a fault of ours, and ends the daemon so
+        that it is restarted.
+        """
         stopping = asyncio.create_task(self._stopping.wait())
         done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -162,7 +208,12 @@ class Daemon:
             writer.submit(lambda c: record.insert_gpu_event(c, event))
 
         choices = [target.watches_gpus for target in self._settings.targets]
-        return CardWatches(choices, on_window=store, timing=Timing(identity_s=NVML_IDENTITY_EVERY_S), on_event=store_event)
+        return CardWatches(
+            choices,
+            on_window=store,
+            timing=Timing(identity_s=NVML_IDENTITY_EVERY_S),
+            on_event=store_event,
+        )
 
     def _lanes(self, watch: TargetWatch, writer: Writer) -> tuple[Lane, Lane]:
         order = [probe.name for probe in watch.probes]
@@ -187,7 +238,9 @@ class Daemon:
     async def _one(self, watch: TargetWatch, probe: Probe) -> None:
         results = await watch.run_all(probe)
         if isinstance(results, Skipped):
-            log.info("target=%s probe=%s skipped: %s", watch.settings.name, probe.name, results.reason)
+            log.info(
+                "target=%s probe=%s skipped: %s", watch.settings.name, probe.name, results.reason
+            )
             return
         for measured, _stored in results:
             self._exporter.sample(measured.sample)
@@ -201,13 +254,20 @@ class Daemon:
         before = self._fates.get((sample.target, sample.probe))
         self._fates[sample.target, sample.probe] = fate
         well = sample.outcome is Outcome.OK and sample.verdict is not Verdict.FAIL
-        level = logging.DEBUG if fate == before or (well and before is None) else logging.INFO if well else logging.WARNING
+        level = (
+            logging.DEBUG
+            if fate == before or (well and before is None)
+            else logging.INFO
+            if well
+            else logging.WARNING
+        )
         told = f" ({detail})" if detail else ""
         log.log(level, "target=%s probe=%s %s%s", sample.target, sample.probe, fate, told)
 
     async def _judge(self, writer: Writer) -> None:
-        """Soon after new samples, and every ten seconds without any. A pause of the whole process is noticed here and not taken for
-        silence of the server."""
+        """Soon after new samples, and every ten seconds without any. A pause of the whole process
+        is noticed here and not taken for silence of the server.
+        """
         channels = list(self._channels)
         since = last = datetime.now(UTC)
         seen: dict[str, tuple[int, float]] = {}
@@ -218,38 +278,53 @@ class Daemon:
                 departed_s = time.monotonic() + DEPARTED_EVERY_S
                 own = [watch.settings.name for watch in self._watches]
                 writer.submit(partial(close_departed, own=own, now=now, channels=channels))
-            since = now if now < last or now - last > SLEPT else since  # we were stopped, or the clock was set back
+            since = (
+                now if now < last or now - last > SLEPT else since
+            )  # we were stopped, or the clock was set back
             last = now
             for watch in self._watches:
                 stored, judged_s = seen.get(watch.settings.name, (-1, 0.0))
-                if stored == watch.samples_stored and time.monotonic() - judged_s < JUDGE_AT_LEAST_EVERY_S:
+                if (
+                    stored == watch.samples_stored
+                    and time.monotonic() - judged_s < JUDGE_AT_LEAST_EVERY_S
+                ):
                     continue
                 seen[watch.settings.name] = (watch.samples_stored, time.monotonic())
-                work = partial(judge_target, watch=watch, watching_since=since, now=now, channels=channels)
+                work = partial(
+                    judge_target, watch=watch, watching_since=since, now=now, channels=channels
+                )
                 try:
                     with only_logged("target=%s cannot be judged", watch.settings.name):
                         await watch.reload_pins()
-                        self._exporter.incidents(watch.settings.name, await asyncio.wrap_future(writer.submit(work)))
+                        self._exporter.incidents(
+                            watch.settings.name, await asyncio.wrap_future(writer.submit(work))
+                        )
                 except DatabaseError as error:
                     log.warning("target=%s cannot be judged: %s", watch.settings.name, error)
             await asyncio.sleep(JUDGE_EVERY_S)
 
     async def _guard_file(self) -> None:
-        """A history that was moved or deleted while it was open takes every write and shows none: say so and end, to be started anew."""
+        """A history that was moved or deleted while it was open takes every write and shows none:
+        say so and end, to be started anew.
+        """
         database = self._settings.database
         opened = await asyncio.to_thread(file_of, database)
         while True:
             await asyncio.sleep(GUARD_EVERY_S)
-            if opened is not None and await asyncio.to_thread(file_of, database) != opened:  # None: it is no file
+            if (
+                opened is not None and await asyncio.to_thread(file_of, database) != opened
+            ):  # None: it is no file
                 break
         raise DatabaseError(
-            f"the history {shown(database)} was moved, replaced or deleted while it was open: what is measured would be lost. "
+            f"the history {shown(database)} was moved, replaced or deleted while it was open: "
+            "what is measured would be lost. "
             "Start vllm-canary again; stop it first when the history is to be moved"
         )
 
     async def _identities(self) -> None:
-        """Read every target's identity now, every few minutes, and when the driver or a card changed; after a restart of the server
-        the watch does it by itself."""
+        """Read every target's identity now, every few minutes, and when the driver or a card
+        changed; after a restart of the server the watch does it by itself.
+        """
         rounds = Rounds([watch.settings.name for watch in self._watches], IDENTITY_EVERY_S)
         while True:
             for watch in self._watches:

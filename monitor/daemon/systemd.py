@@ -1,4 +1,6 @@
-"""Telling systemd how we are: READY, STATUS, WATCHDOG and STOPPING as datagrams (sd_notify(3)). Without systemd it does nothing."""
+"""Telling systemd how we are: READY, STATUS, WATCHDOG and STOPPING as datagrams (sd_notify(3)).
+Without systemd it does nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def notify(*lines: str) -> None:
 
 
 def watchdog_interval_s() -> float | None:
-    """How often to say WATCHDOG=1: at half the time that systemd waits, as sd_watchdog_enabled(3) advises; None where it does not wait."""
+    """How often to say WATCHDOG=1: at half the time that systemd waits, as sd_watchdog_enabled(3)
+    advises; None where it does not wait.
+    """
     usec = os.environ.get("WATCHDOG_USEC")
     pid = os.environ.get("WATCHDOG_PID")
     if not usec or not usec.isdigit() or (pid is not None and pid != str(os.getpid())):

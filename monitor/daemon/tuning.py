@@ -38,13 +38,19 @@ def thresholds(detector: DetectorSettings, classes: Classes) -> DriftSettings:
     """As the judges know them."""
     given = {name: getattr(detector, name) for name in DetectorSettings.model_fields}
     durations = {inside: given.pop(name) / unit_s for name, (inside, unit_s) in DURATIONS.items()}
-    levels = {name: chosen.ttft * 1000 for name, chosen in classes.items() if chosen.ttft is not None}
+    levels = {
+        name: chosen.ttft * 1000 for name, chosen in classes.items() if chosen.ttft is not None
+    }
     return DriftSettings(**given, **durations, levels=levels)
 
 
-def tried(detector: DetectorSettings, classes: Classes, wishes: Sequence[str]) -> tuple[DetectorSettings, Classes]:
-    """With `detector.KEY=VALUE` and `classes.NAME.ttft=VALUE` in the place of what is configured. Whether thresholds go together is asked
-    when all of them are there, so that their order does not matter. Raises ConfigError."""
+def tried(
+    detector: DetectorSettings, classes: Classes, wishes: Sequence[str]
+) -> tuple[DetectorSettings, Classes]:
+    """With `detector.KEY=VALUE` and `classes.NAME.ttft=VALUE` in the place of what is configured.
+    Whether thresholds go together is asked when all of them are there, so that their order does not
+    matter. Raises ConfigError.
+    """
     together = []
     for wish in wishes:
         key, equals, text = wish.partition("=")
@@ -55,9 +61,18 @@ def tried(detector: DetectorSettings, classes: Classes, wishes: Sequence[str]) -
             case ["classes", name, "ttft"] if equals:
                 given = {} if text.strip() == "none" else {"ttft": text.strip()}
                 level = _parsed(ClassSettings, given, wish).ttft
-                classes = {**classes, name: (classes.get(name) or ClassSettings()).model_copy(update={"ttft": level})}
+                classes = {
+                    **classes,
+                    name: (classes.get(name) or ClassSettings()).model_copy(update={"ttft": level}),
+                }
             case _:
-                raise _refused(wish, "give detector.KEY=VALUE, for example detector.block=10m, or classes.NAME.ttft=VALUE")
+                raise _refused(
+                    wish,
+                    (
+                        "give detector.KEY=VALUE, for example detector.block=10m, or "
+                        "classes.NAME.ttft=VALUE"
+                    ),
+                )
     try:
         detector.check()
     except ValueError as error:
@@ -65,15 +80,29 @@ def tried(detector: DetectorSettings, classes: Classes, wishes: Sequence[str]) -
     return detector, classes
 
 
-def check_classes(wishes: Sequence[str], configured: Collection[str], measured: Collection[str]) -> None:
+def check_classes(
+    wishes: Sequence[str], configured: Collection[str], measured: Collection[str]
+) -> None:
     """A level of a class that nobody knows would be tried on nothing. Raises ConfigError."""
     known = sorted({*configured, *measured} - {""})
     for wish in wishes:
         match wish.partition("=")[0].strip().split("."):
             case ["classes", name, "ttft"] if name not in known:
                 close = get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}" if known else "no sample names its class"
-                raise _refused(wish, f"there is no class {name}, neither in the configuration nor in what was measured; {hint}")
+                hint = (
+                    f"did you mean {close[0]}?"
+                    if close
+                    else f"known: {', '.join(known)}"
+                    if known
+                    else "no sample names its class"
+                )
+                raise _refused(
+                    wish,
+                    (
+                        f"there is no class {name}, neither in the configuration nor in what was "
+                        f"measured; {hint}"
+                    ),
+                )
 
 
 def _with(detector: DetectorSettings, name: str, text: str, wish: str) -> DetectorSettings:
@@ -81,7 +110,9 @@ def _with(detector: DetectorSettings, name: str, text: str, wish: str) -> Detect
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise _refused(wish, "its value cannot be read") from None
-    return detector.model_copy(update={name: getattr(_parsed(DetectorSettings, {name: value}, wish), name)})
+    return detector.model_copy(
+        update={name: getattr(_parsed(DetectorSettings, {name: value}, wish), name)}
+    )
 
 
 def _parsed(model: type[B], given: Mapping[str, Any], wish: str) -> B:

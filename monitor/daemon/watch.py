@@ -1,4 +1,6 @@
-"""The canaries of one watched server: turns a probe into a stored sample, judged by its pin and within the token budget."""
+"""The canaries of one watched server: turns a probe into a stored sample, judged by its pin and
+within the token budget.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ Stored = tuple[Measurement, Future[int]]
 
 
 class TargetWatch(WatchedServer):
-    """A server and the canaries that are sent to it. One canary at a time in each lane; both lanes share this."""
+    """A server and the canaries that are sent to it. One canary at a time in each lane; both lanes
+    share this.
+    """
 
     def __init__(
         self,
@@ -61,7 +65,9 @@ class TargetWatch(WatchedServer):
         super().__init__(settings, writer, cards, channels, keeps)
         self.probes = list(probes)
         self.pins: list[Pin] = []
-        self.samples_stored = self.samples_judged = 0  # so that judges look again only when there is something new
+        self.samples_stored = self.samples_judged = (
+            0  # so that judges look again only when there is something new
+        )
         self._pins_stamp: tuple[int, int, str | None] | None = None
         self._revisions: dict[str, int] = {}
         self._in_flight: list[tuple[bool, Phase]] = []
@@ -70,7 +76,9 @@ class TargetWatch(WatchedServer):
         self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
         self.drift = drift  # None: only the daemon detects drift
         self.boost = Boost()
-        self.expected_since: datetime | None = None  # while the server was left alone, no sample was expected
+        self.expected_since: datetime | None = (
+            None  # while the server was left alone, no sample was expected
+        )
         self.on_skip: Callable[[str, str, int], None] | None = None
 
     async def load(self) -> None:
@@ -79,16 +87,25 @@ class TargetWatch(WatchedServer):
         await self.take_up()
 
         def work(connection: Connection) -> None:
-            known = [*self.probes, *(again(probe) for probe in self.probes if probe.same_salt_twice)]
-            self._revisions = {probe.name: record.ensure_revision(connection, probe, now) for probe in known}
+            known = [
+                *self.probes,
+                *(again(probe) for probe in self.probes if probe.same_salt_twice),
+            ]
+            self._revisions = {
+                probe.name: record.ensure_revision(connection, probe, now) for probe in known
+            }
             spent = queries.tokens_between(connection, self.target_id, now - HOUR, now)
-            self.ledger = TokenLedger(self.settings.token_budget_per_hour, spent, self._class_budgets)
+            self.ledger = TokenLedger(
+                self.settings.token_budget_per_hour, spent, self._class_budgets
+            )
 
         await self._db(work)
         await self.reload_pins()
 
     def revision_digest(self, probe: Probe) -> str:
-        """The revision under which this probe's samples are stored; one that is fitted to the context has one of its own."""
+        """The revision under which this probe's samples are stored; one that is fitted to the
+        context has one of its own.
+        """
         return self._ready.get(probe.name, probe).revision
 
     async def store_pin(self, pin: Pin) -> int:
@@ -98,38 +115,53 @@ class TargetWatch(WatchedServer):
         def work(connection: Connection) -> int:
             fingerprint_id = None if current is None else current.id
             return pins.add(
-                connection, pin, target_id=self.target_id, revision_id=self._revisions[pin.probe], fingerprint_id=fingerprint_id
+                connection,
+                pin,
+                target_id=self.target_id,
+                revision_id=self._revisions[pin.probe],
+                fingerprint_id=fingerprint_id,
             )
 
         return await self._db(work)
 
     async def reload_pins(self) -> None:
-        """Take up pins that were recorded or retired since the last time, by whatever process; and what they were taken under, since the
-        digest of that changes as more of it becomes known."""
+        """Take up pins that were recorded or retired since the last time, by whatever process; and
+        what they were taken under, since the digest of that changes as more of it becomes known.
+        """
         digest = self.fingerprint_digest()
 
         def work(connection: Connection) -> tuple[tuple[int, int, str | None], list[Pin]] | None:
             stamp = (*pins.stamp(connection), digest)
-            return None if stamp == self._pins_stamp else (stamp, pins.find(connection, self.settings.name))
+            return (
+                None
+                if stamp == self._pins_stamp
+                else (stamp, pins.find(connection, self.settings.name))
+            )
 
         found = await self._db(work)
         if found is not None:
             self._pins_stamp, self.pins = found
 
     async def look(self) -> ServerPage:
-        """Read the metrics page and note what it tells. A page that makes the noting itself fail is one that cannot be read."""
+        """Read the metrics page and note what it tells. A page that makes the noting itself fail is
+        one that cannot be read.
+        """
         page: ServerPage | None = None
         with only_logged("target=%s what the metrics page tells is lost", self.settings.name):
             page = await super().look()
         return page or ServerPage(at=datetime.now(UTC), state="unreadable")
 
     async def refresh_identity(self, page: ServerPage | None = None) -> None:
-        """Read the identity now. Where that fails for what the server tells, the last known one stands, and it is read again later."""
+        """Read the identity now. Where that fails for what the server tells, the last known one
+        stands, and it is read again later.
+        """
         with only_logged("target=%s the identity could not be read", self.settings.name):
             await super().refresh_identity(page)
 
     async def run_all(self, probe: Probe) -> list[Stored] | Skipped:
-        """A probe as it is meant: once, twice with the same cache salt, or again to decide a near tie. Skipped when nothing was sent."""
+        """A probe as it is meant: once, twice with the same cache salt, or again to decide a near
+        tie. Skipped when nothing was sent.
+        """
         salt = uuid.uuid4().hex
         first = await self.run(probe, salt, extra=self.boost.begin(probe, time.monotonic()))
         if isinstance(first, Skipped):
@@ -138,49 +170,89 @@ class TargetWatch(WatchedServer):
         if probe.same_salt_twice and first[0].sample.outcome is Outcome.OK:
             second = await self.run(again(probe), salt)
         elif first[0].sample.verdict is Verdict.NEAR_TIE and was_alone(first[0].sample):
-            second = await self.run(probe, retry_of=first)  # a near tie on an idle server is decided by one more run, and marked
+            second = await self.run(
+                probe, retry_of=first
+            )  # a near tie on an idle server is decided by one more run, and marked
         return [first] if second is None or isinstance(second, Skipped) else [first, second]
 
     async def run(
-        self, probe: Probe, cache_salt: str | None = None, retry_of: Stored | None = None, extra: bool = False
+        self,
+        probe: Probe,
+        cache_salt: str | None = None,
+        retry_of: Stored | None = None,
+        extra: bool = False,
     ) -> Stored | Skipped:
-        """One canary now: measured, judged, handed to the writer. The future gives the id of the stored sample. An `extra` one was
-        found to fit into the reserve when it was asked for."""
-        if not extra and not self.ledger.allows(probe, datetime.now(UTC), from_reserve=not self._is_daemon):
+        """One canary now: measured, judged, handed to the writer. The future gives the id of the
+        stored sample. An `extra` one was found to fit into the reserve when it was asked for.
+        """
+        if not extra and not self.ledger.allows(
+            probe, datetime.now(UTC), from_reserve=not self._is_daemon
+        ):
             self.skip(probe.name, "token_budget")
             return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
         before = await self.look()
         if self._is_daemon and not self.state.leave.wants(probe.name, time.monotonic()):
             self.skip(probe.name, "idle")
-            return Skipped(probe, "nobody uses the server, and it is to be left alone then (when_idle)")
+            return Skipped(
+                probe, "nobody uses the server, and it is to be left alone then (when_idle)"
+            )
         if self._identity_due:
             await self.refresh_identity(before)
         if probe.context_share is not None:
             try:
                 probe = await self._lengthened(probe)
-            except Exception as error:  # refused, unreachable, several models, or an answer of a shape nobody has thought of
+            # refused, unreachable, several models, or an answer of a shape nobody has thought of
+            except Exception as error:
                 if isinstance(error, DatabaseError):
                     raise
                 self.skip(probe.name, "length")
-                return Skipped(probe, f"its length cannot be fitted to the server's context: {error}")
+                return Skipped(
+                    probe, f"its length cannot be fitted to the server's context: {error}"
+                )
         phase, started_at = self.state.phase_of(probe, before), datetime.now(UTC)
         self._in_flight.append((probe.capped, phase))
         try:
-            measured = await self.canary.measure(probe, phase, before, self.state.idle_s(), cache_salt, self._compiling())
+            measured = await self.canary.measure(
+                probe, phase, before, self.state.idle_s(), cache_salt, self._compiling()
+            )
         except asyncio.CancelledError:
-            cut = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.CANCELLED, priority=probe.priority)
+            cut = Sample(
+                self.settings.name,
+                probe.name,
+                probe.traffic_class,
+                started_at,
+                phase,
+                Outcome.CANCELLED,
+                priority=probe.priority,
+            )
             self._store(cut, "cancelled because vllm-canary was stopped")
             raise
-        except Exception as error:  # stream() says that it never raises for what a server does: where that is not so, it is one bad answer
-            bad = Sample(self.settings.name, probe.name, probe.traffic_class, started_at, phase, Outcome.MALFORMED, priority=probe.priority)
+        # stream() says that it never raises for what a server does: where that is not so, it is one
+        # bad answer
+        except Exception as error:
+            bad = Sample(
+                self.settings.name,
+                probe.name,
+                probe.traffic_class,
+                started_at,
+                phase,
+                Outcome.MALFORMED,
+                priority=probe.priority,
+            )
             measured = unreadable(bad, error)
         finally:
             self._in_flight.remove((probe.capped, phase))
         return await self._finish(probe, measured, retry_of, extra)
 
     def extras(self) -> list[Probe]:
-        """Probes to run now beside their schedule: drift detection suspects something, and the reserve of the budget has room."""
-        if self.drift is None or not self.drift.boosted or self.state.leave.unused(time.monotonic()):
+        """Probes to run now beside their schedule: drift detection suspects something, and the
+        reserve of the budget has room.
+        """
+        if (
+            self.drift is None
+            or not self.drift.boosted
+            or self.state.leave.unused(time.monotonic())
+        ):
             return []
         now = datetime.now(UTC)
         chosen: list[Probe] = []
@@ -195,7 +267,9 @@ class TargetWatch(WatchedServer):
         return {capped for capped, _ in self._in_flight}
 
     def _compiling(self) -> bool:
-        """Whether a cold canary is out: the engine may stand still for it, which is no hang for anybody."""
+        """Whether a cold canary is out: the engine may stand still for it, which is no hang for
+        anybody.
+        """
         return any(phase is Phase.COLD for _, phase in self._in_flight)
 
     async def _lengthened(self, probe: Probe) -> Probe:
@@ -205,23 +279,43 @@ class TargetWatch(WatchedServer):
             cards = await models(self._http)
             if self.canary.model is None:
                 self.canary.model = the_one_model(self.settings.url, cards)
-            context = next((card.max_model_len for card in cards if card.id == self.canary.model), None)
+            context = next(
+                (card.max_model_len for card in cards if card.id == self.canary.model), None
+            )
             if context is None:
                 raise ServerRefusedError(200, "/v1/models does not tell the context's length")
-            ready = self._ready[probe.name] = await lengthened(self._http, probe, self.canary.model, context)
+            ready = self._ready[probe.name] = await lengthened(
+                self._http, probe, self.canary.model, context
+            )
             now = datetime.now(UTC)
-            self._revisions[probe.name] = await self._db(lambda c: record.ensure_revision(c, ready, now))
+            self._revisions[probe.name] = await self._db(
+                lambda c: record.ensure_revision(c, ready, now)
+            )
         return ready
 
-    async def _finish(self, probe: Probe, measured: Measurement, retry_of: Stored | None, extra: bool) -> Stored:
-        with only_logged("target=%s probe=%s what the answer tells of its server is lost", self.settings.name, probe.name):
+    async def _finish(
+        self, probe: Probe, measured: Measurement, retry_of: Stored | None, extra: bool
+    ) -> Stored:
+        with only_logged(
+            "target=%s probe=%s what the answer tells of its server is lost",
+            self.settings.name,
+            probe.name,
+        ):
             await self._take_note(probe, measured)
         sample, reason = self._judged(probe, measured)
-        paid_at = min(sample.started_at, datetime.now(UTC))  # the clock may have been set back meanwhile
+        paid_at = min(
+            sample.started_at, datetime.now(UTC)
+        )  # the clock may have been set back meanwhile
         self.ledger.note(probe, paid_at, sample.prompt_tokens, sample.completion_tokens, extra)
         sample = await self._scored(probe, sample)
-        worth_telling = sample.outcome is Outcome.OK and sample.verdict in {Verdict.FAIL, Verdict.NEAR_TIE, Verdict.UNKNOWN}
-        told = measured.detail or (reason if worth_telling or sample.verdict is Verdict.FAIL else None)
+        worth_telling = sample.outcome is Outcome.OK and sample.verdict in {
+            Verdict.FAIL,
+            Verdict.NEAR_TIE,
+            Verdict.UNKNOWN,
+        }
+        told = measured.detail or (
+            reason if worth_telling or sample.verdict is Verdict.FAIL else None
+        )
         told = None if told is None else one_line(told)
         return replace(measured, sample=sample, detail=told), self._store(sample, told, retry_of)
 
@@ -234,8 +328,12 @@ class TargetWatch(WatchedServer):
         answer = measured.answer
         if answer.system_fingerprint is not None:
             self._system_fingerprint = answer.system_fingerprint
-        if answer.system_fingerprint is not None and not self._identity_due:  # else it is read with everything else, and only together
-            await self.identity.note_system_fingerprint(self.settings.name, answer.system_fingerprint)
+        if (
+            answer.system_fingerprint is not None and not self._identity_due
+        ):  # else it is read with everything else, and only together
+            await self.identity.note_system_fingerprint(
+                self.settings.name, answer.system_fingerprint
+            )
         if self._pins_stamp is None or self._pins_stamp[-1] != self.fingerprint_digest():
             await self.reload_pins()  # before this answer is judged: its pin would look stale
 
@@ -258,27 +356,44 @@ class TargetWatch(WatchedServer):
         return judged, judgement.reason
 
     async def _scored(self, probe: Probe, sample: Sample) -> Sample:
-        """With the move of the pinned answer where another one came: asked for when nobody else is served and the budget has room."""
+        """With the move of the pinned answer where another one came: asked for when nobody else is
+        served and the budget has room.
+        """
         pin = next((pin for pin in self.pins if pin.id == sample.pin), None)
         now = datetime.now(UTC)
-        if pin is None or sample.first_divergence is None or not was_alone(sample) or not self.ledger.allows(probe, now):
+        if (
+            pin is None
+            or sample.first_divergence is None
+            or not was_alone(sample)
+            or not self.ledger.allows(probe, now)
+        ):
             return sample
         shift, tokens = None, 0
         try:
-            with only_logged("target=%s probe=%s the pinned answer could not be scored", self.settings.name, probe.name):
-                shift, tokens = await scored_shift(self._http, probe, self.canary.model, pin.outputs[0])
+            with only_logged(
+                "target=%s probe=%s the pinned answer could not be scored",
+                self.settings.name,
+                probe.name,
+            ):
+                shift, tokens = await scored_shift(
+                    self._http, probe, self.canary.model, pin.outputs[0]
+                )
         except asyncio.CancelledError:
             self._store(sample, "vllm-canary was stopped before the pinned answer was scored")
             raise
         self.ledger.note(probe, now, None, tokens)
         return replace(sample, logprob_shift=shift)
 
-    def _store(self, sample: Sample, detail: str | None, retry_of: Stored | None = None) -> Future[int]:
+    def _store(
+        self, sample: Sample, detail: str | None, retry_of: Stored | None = None
+    ) -> Future[int]:
         start_id, current = self.state.start_id, self.identity.current
 
         def work(connection: Connection) -> int:
             if start_id is not None and sample.outcome is Outcome.OK and sample.ttft_ms is not None:
-                record.note_first_answer(connection, start_id, sample.started_at + timedelta(milliseconds=sample.ttft_ms))
+                record.note_first_answer(
+                    connection, start_id, sample.started_at + timedelta(milliseconds=sample.ttft_ms)
+                )
             return record.insert_sample(
                 connection,
                 sample,
@@ -287,7 +402,9 @@ class TargetWatch(WatchedServer):
                 process_start_id=start_id,
                 fingerprint_id=None if current is None else current.id,
                 detail=detail,
-                retry_of=None if retry_of is None else retry_of[1].result(),  # done before this: one thread, in order
+                retry_of=None
+                if retry_of is None
+                else retry_of[1].result(),  # done before this: one thread, in order
             )
 
         self.samples_stored += 1
@@ -301,4 +418,8 @@ class TargetWatch(WatchedServer):
         now = datetime.now(UTC)
         if self.on_skip is not None:
             self.on_skip(self.settings.name, reason, count)
-        self.writer.submit(lambda c: record.insert_skipped(c, self.target_id, probe, now, reason=reason, count=count))
+        self.writer.submit(
+            lambda c: record.insert_skipped(
+                c, self.target_id, probe, now, reason=reason, count=count
+            )
+        )

@@ -1,6 +1,8 @@
-"""A candidate beside production: what `gate` concludes of each probe from a few rounds, and of all of them together. Pure.
+"""A candidate beside production: what `gate` concludes of each probe from a few rounds, and of all
+of them together. Pure.
 
-Three answers are possible: it got worse, it did not, or there is too little to say so (None). Too little is never good.
+Three answers are possible: it got worse, it did not, or there is too little to say so (None). Too
+little is never good.
 """
 
 from __future__ import annotations
@@ -11,14 +13,22 @@ from dataclasses import dataclass
 from monitor.judge.candidatespeed import Decoding, speed_of
 from monitor.judge.flips import DISTINCT, FLIP_RATE
 from monitor.judge.pinned import PinJudgement
-from monitor.judge.shift import LEAST_REPEATS, LEAST_ROUNDS, MOST_NOISE_NAT, P_VALUE, ShiftResult, binomial_tail
+from monitor.judge.shift import (
+    LEAST_REPEATS,
+    LEAST_ROUNDS,
+    MOST_NOISE_NAT,
+    P_VALUE,
+    ShiftResult,
+    binomial_tail,
+)
 from monitor.model import REGRESSIONS, Outcome, Probe, Sample, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One run of a probe on the candidate, judged by production's pin. `detail`: the sentence about a failure to measure; `stale`:
-    production itself has changed since it was pinned."""
+    """One run of a probe on the candidate, judged by production's pin. `detail`: the sentence about
+    a failure to measure; `stale`: production itself has changed since it was pinned.
+    """
 
     sample: Sample
     judgement: PinJudgement
@@ -28,8 +38,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """How the candidate did with one probe, beside production. `regressed` None: too little could be measured or judged. `speed_only`:
-    production has no pin for it, and its answers are judged by nothing but their speed."""
+    """How the candidate did with one probe, beside production. `regressed` None: too little could
+    be measured or judged. `speed_only`: production has no pin for it, and its answers are judged by
+    nothing but their speed.
+    """
 
     probe: str
     passed: int
@@ -47,15 +59,23 @@ class ProbeResult:
     speed_only: bool = False
 
 
-def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[Sample], speed_only: bool = False) -> ProbeResult:
-    """`production`: its good samples of the last day. Failures count as `repeats` and `require` of the probe ask, scaled to rounds."""
+def judge_candidate(
+    probe: Probe, rounds: Sequence[Round], production: Sequence[Sample], speed_only: bool = False
+) -> ProbeResult:
+    """`production`: its good samples of the last day. Failures count as `repeats` and `require` of
+    the probe ask, scaled to rounds.
+    """
     verdicts = [r.judgement.verdict for r in rounds]
     passed, ties = verdicts.count(Verdict.PASS), verdicts.count(Verdict.NEAR_TIE)
-    broke = sum(r.sample.outcome in REGRESSIONS for r in rounds if r.judgement.verdict is not Verdict.FAIL)  # no round fails twice
+    broke = sum(
+        r.sample.outcome in REGRESSIONS for r in rounds if r.judgement.verdict is not Verdict.FAIL
+    )  # no round fails twice
     failed = verdicts.count(Verdict.FAIL) + broke
     own = [s for s in production if s.probe == probe.name]
     speed = speed_of([r.sample for r in rounds], own)
-    needed = max(1, -(-len(rounds) * probe.require // probe.repeats))  # rounded up: no larger share may fail than of `repeats` runs
+    needed = max(
+        1, -(-len(rounds) * probe.require // probe.repeats)
+    )  # rounded up: no larger share may fail than of `repeats` runs
     regressed: bool | None = failed > max(0, len(rounds) - needed) or speed.slow is not None
     right = sum(r.sample.outcome is Outcome.OK for r in rounds) if speed_only else passed + ties
     if not regressed and right < needed:
@@ -81,18 +101,25 @@ def judge_candidate(probe: Probe, rounds: Sequence[Round], production: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What all probes and the model shift add up to. `regressed` None: something could not be measured or judged. `notes`: sentences
-    about the whole that no single probe tells."""
+    """What all probes and the model shift add up to. `regressed` None: something could not be
+    measured or judged. `notes`: sentences about the whole that no single probe tells.
+    """
 
     regressed: bool | None
     notes: tuple[str, ...] = ()
 
 
-def conclude(results: Sequence[ProbeResult], shift: ShiftResult, rounds: int, decoding: Decoding) -> Conclusion:
-    """A regression of one probe, failures that are too many over all, short answers that crawl, or a shift of the model; without one, all
-    must have been judged."""
+def conclude(
+    results: Sequence[ProbeResult], shift: ShiftResult, rounds: int, decoding: Decoding
+) -> Conclusion:
+    """A regression of one probe, failures that are too many over all, short answers that crawl, or
+    a shift of the model; without one, all must have been judged.
+    """
     alone, pinned = any(r.regressed for r in results), [r for r in results if not r.speed_only]
-    together, untested = None if alone else failing_together(pinned), untested_shift(shift, rounds, len(pinned))
+    together, untested = (
+        None if alone else failing_together(pinned),
+        untested_shift(shift, rounds, len(pinned)),
+    )
     notes = tuple(note for note in (together, untested, decoding.note) if note is not None)
     if alone or together is not None or decoding.slower or shift.shifted:
         return Conclusion(True, notes)
@@ -101,36 +128,68 @@ def conclude(results: Sequence[ProbeResult], shift: ShiftResult, rounds: int, de
 
 
 def failing_together(results: Sequence[ProbeResult]) -> str | None:
-    """The sentence where answers fail over all probes more often than they flip by themselves, although each may keep its own rule:
-    a binomial tail against FLIP_RATE below P_VALUE, and failures on DISTINCT probes (monitor/judge/flips.py has the reasons for both)."""
+    """The sentence where answers fail over all probes more often than they flip by themselves,
+    although each may keep its own rule: a binomial tail against FLIP_RATE below P_VALUE, and
+    failures on DISTINCT probes (monitor/judge/flips.py has the reasons for both).
+    """
     failing = [r.probe for r in results if r.failed]
-    failed, judged = sum(r.failed for r in results), sum(r.passed + r.near_ties + r.failed for r in results)
+    failed, judged = (
+        sum(r.failed for r in results),
+        sum(r.passed + r.near_ties + r.failed for r in results),
+    )
     if len(failing) < DISTINCT or binomial_tail(judged, failed, FLIP_RATE) >= P_VALUE:
         return None
-    share = f"{failed} of {judged} over all probes (at most {FLIP_RATE * 100:.1f} % flip by themselves)"
+    share = (
+        f"{failed} of {judged} over all probes (at most {FLIP_RATE * 100:.1f} % flip by themselves)"
+    )
     return f"answers fail more often than they flip by themselves: {share}, on {', '.join(failing)}"
 
 
 def untested_shift(shift: ShiftResult, rounds: int, probes: int) -> str | None:
-    """The sentence where there was too little to test whether the model is another one: then nobody knows, and that is not good."""
+    """The sentence where there was too little to test whether the model is another one: then nobody
+    knows, and that is not good.
+    """
     if shift.shifted is not None:
         return None
     why = "the model shift was not tested, and other weights can hide behind the same texts: "
     if rounds < LEAST_ROUNDS:
         return f"{why}it takes --rounds {LEAST_ROUNDS} or more"
     return (
-        f"{why}the pins of {shift.probes} of {probes} probes are fit for it ({LEAST_REPEATS} repeats or more, a noise of at most "
-        f"{MOST_NOISE_NAT} nat, log-probabilities in the answers), and it takes 4 that were pinned with 5 repeats each, or 3 with 10; "
+        f"{why}the pins of {shift.probes} of {probes} probes are fit for it ({LEAST_REPEATS} "
+        "repeats or more, a noise of at most "
+        f"{MOST_NOISE_NAT} nat, log-probabilities in the answers), and it takes 4 that were "
+        "pinned with 5 repeats each, or 3 with 10; "
         "`vllm-canary pin` makes them"
     )
 
 
-def _reason(rounds: Sequence[Round], slow: str | None, regressed: bool | None, speed_only: bool) -> str | None:
-    """The first failure counts most, then a run that broke, then speed, then what kept it from being judged."""
+def _reason(
+    rounds: Sequence[Round], slow: str | None, regressed: bool | None, speed_only: bool
+) -> str | None:
+    """The first failure counts most, then a run that broke, then speed, then what kept it from
+    being judged.
+    """
     wrong = next((r.judgement.reason for r in rounds if r.judgement.verdict is Verdict.FAIL), None)
-    broke = next((r.detail or r.sample.outcome.value for r in rounds if r.sample.outcome in REGRESSIONS), None)
+    broke = next(
+        (r.detail or r.sample.outcome.value for r in rounds if r.sample.outcome in REGRESSIONS),
+        None,
+    )
     if speed_only:  # no pin is asked for
-        unclear = next((r.detail or r.sample.outcome.value for r in rounds if r.sample.outcome is not Outcome.OK), None)
+        unclear = next(
+            (
+                r.detail or r.sample.outcome.value
+                for r in rounds
+                if r.sample.outcome is not Outcome.OK
+            ),
+            None,
+        )
     else:
-        unclear = next((r.detail or r.judgement.reason for r in rounds if r.judgement.verdict in {Verdict.UNKNOWN, Verdict.UNPINNED}), None)
+        unclear = next(
+            (
+                r.detail or r.judgement.reason
+                for r in rounds
+                if r.judgement.verdict in {Verdict.UNKNOWN, Verdict.UNPINNED}
+            ),
+            None,
+        )
     return wrong or broke or slow or (unclear if regressed is None else None)

@@ -1,7 +1,9 @@
-"""Are the cards well, as far as they and their driver say it themselves, and can they be seen? No learning needed.
+"""Are the cards well, as far as they and their driver say it themselves, and can they be seen? No
+learning needed.
 
-A lack of news is not good news here: what was found is over only once the card answers (or, of the driver, any card does), so that
-neither a restart of ours nor a card that vanished altogether closes its incident.
+A lack of news is not good news here: what was found is over only once the card answers (or, of the
+driver, any card does), so that neither a restart of ours nor a card that vanished altogether closes
+its incident.
 """
 
 from __future__ import annotations
@@ -9,12 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from monitor.model import DRIVER, CardFault, CardsView, Finding, GpuEvent, Incident, Kind, Severity, Trouble
+from monitor.model import (
+    DRIVER,
+    CardFault,
+    CardsView,
+    Finding,
+    GpuEvent,
+    Incident,
+    Kind,
+    Severity,
+    Trouble,
+)
 
 KINDS = (Kind.GPU_FAULT, Kind.TELEMETRY_BLIND, Kind.DRIVER_MISMATCH)
-#: XIDs after which a card must be reset, the machine restarted or the card replaced, in the words of NVIDIA's catalogue
-#: (docs.nvidia.com/deploy/xid-errors); the choice is that of nvidia_gpu_exporter's documented alert, utkuozdemir/nvidia_gpu_exporter.
-#: What is not here is kept in the history and opens nothing: most are faults of a program (13, 31, 43) or notes (63, 92).
+#: XIDs after which a card must be reset, the machine restarted or the card replaced, in the words
+#: of NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors); the choice is that of
+#: nvidia_gpu_exporter's documented alert, utkuozdemir/nvidia_gpu_exporter. What is not here is kept
+#: in the history and opens nothing: most are faults of a program (13, 31, 43) or notes (63, 92).
 FATAL_XIDS = {
     48: "a double-bit ECC error",
     62: "the card's own controller halted",
@@ -26,40 +39,78 @@ FATAL_XIDS = {
     120: "an error of the card's system processor (GSP)",
 }
 XID_LASTS = timedelta(minutes=30)
-BLIND_FOR = timedelta(seconds=60)  # a driver that is reloaded, or an exporter that is restarted, takes less
+BLIND_FOR = timedelta(
+    seconds=60
+)  # a driver that is reloaded, or an exporter that is restarted, takes less
 _NEEDS_HANDS = {CardFault.LOST: "cannot be reached", CardFault.RESET: "must be reset"}
 
 
-def judge_cards(target: str, view: CardsView, events: Sequence[GpuEvent], open_now: Sequence[Incident], now: datetime) -> list[Finding]:
-    """All that is wrong with a target's cards. `events` of the last XID_LASTS; `open_now` has the open incidents of KINDS."""
+def judge_cards(
+    target: str,
+    view: CardsView,
+    events: Sequence[GpuEvent],
+    open_now: Sequence[Incident],
+    now: datetime,
+) -> list[Finding]:
+    """All that is wrong with a target's cards. `events` of the last XID_LASTS; `open_now` has the
+    open incidents of KINDS.
+    """
     found = [
         *judge_gpu_faults(target, view, events, now),
         *judge_telemetry_blind(target, view, now),
         *judge_driver_mismatch(target, view),
     ]
     keys = {finding.key for finding in found}
-    lasting = [_still(incident) for incident in open_now if incident.key not in keys and not _answers(view, incident.subject)]
-    # After a restart of ours a card that cannot be listed has no UUID, and its incident has: it is the same card.
-    gone = {finding.kind for finding in lasting if finding.subject not in view.known | {DRIVER} and not _nameless(finding.subject)}
-    return [finding for finding in found if not (_nameless(finding.subject) and finding.kind in gone)] + lasting
+    lasting = [
+        _still(incident)
+        for incident in open_now
+        if incident.key not in keys and not _answers(view, incident.subject)
+    ]
+    # After a restart of ours a card that cannot be listed has no UUID, and its incident has: it is
+    # the same card.
+    gone = {
+        finding.kind
+        for finding in lasting
+        if finding.subject not in view.known | {DRIVER} and not _nameless(finding.subject)
+    }
+    return [
+        finding for finding in found if not (_nameless(finding.subject) and finding.kind in gone)
+    ] + lasting
 
 
-def judge_gpu_faults(target: str, view: CardsView, events: Sequence[GpuEvent], now: datetime) -> list[Finding]:
-    """Cards that are lost or must be reset, and cards for which the driver reported a fatal XID in the last half hour."""
+def judge_gpu_faults(
+    target: str, view: CardsView, events: Sequence[GpuEvent], now: datetime
+) -> list[Finding]:
+    """Cards that are lost or must be reset, and cards for which the driver reported a fatal XID in
+    the last half hour.
+    """
     fatal: dict[str, list[GpuEvent]] = {}
     for event in events:
         if event.xid in FATAL_XIDS and event.uuid in view.known and event.at > now - XID_LASTS:
             fatal.setdefault(event.uuid, []).append(event)
-    broken = {card: trouble for card, trouble in view.troubles.items() if trouble.fault in _NEEDS_HANDS}
-    return [_gpu_fault(target, card, broken.get(card), fatal.get(card, [])) for card in sorted(broken.keys() | fatal.keys())]
+    broken = {
+        card: trouble for card, trouble in view.troubles.items() if trouble.fault in _NEEDS_HANDS
+    }
+    return [
+        _gpu_fault(target, card, broken.get(card), fatal.get(card, []))
+        for card in sorted(broken.keys() | fatal.keys())
+    ]
 
 
-def _gpu_fault(target: str, card: str, trouble: Trouble | None, events: Sequence[GpuEvent]) -> Finding:
+def _gpu_fault(
+    target: str, card: str, trouble: Trouble | None, events: Sequence[GpuEvent]
+) -> Finding:
     if trouble is not None:
         what, fault = f"{_NEEDS_HANDS[trouble.fault]}: {trouble.reason}", trouble.fault.value
     else:
         last = events[-1].xid
-        what, fault = f"reported Xid {last}, {FATAL_XIDS[last]}; look at the kernel log (dmesg) before you reset it", "xid"
+        what, fault = (
+            (
+                f"reported Xid {last}, {FATAL_XIDS[last]}; look at the kernel log (dmesg) before "
+                "you reset it"
+            ),
+            "xid",
+        )
     starts = [event.at for event in events] + ([trouble.since] if trouble is not None else [])
     return Finding(
         kind=Kind.GPU_FAULT,
@@ -77,14 +128,19 @@ def _gpu_fault(target: str, card: str, trouble: Trouble | None, events: Sequence
 
 
 def judge_telemetry_blind(target: str, view: CardsView, now: datetime) -> list[Finding]:
-    """Cards, or a whole driver or exporter, that have not been readable for a minute: heat cannot be told from other causes meanwhile."""
+    """Cards, or a whole driver or exporter, that have not been readable for a minute: heat cannot
+    be told from other causes meanwhile.
+    """
     return [
         Finding(
             kind=Kind.TELEMETRY_BLIND,
             target=target,
             subject=card,
             severity=Severity.WARNING,
-            summary=f"{_name(card)} of {target} cannot be read, so heat and power are unknown: {why.reason}",
+            summary=(
+                f"{_name(card)} of {target} cannot be read, so heat and power are unknown: "
+                f"{why.reason}"
+            ),
             since=why.since,
             evidence={"fault": why.fault.value, "blind_since": why.since.isoformat()},
         )
@@ -94,14 +150,19 @@ def judge_telemetry_blind(target: str, view: CardsView, now: datetime) -> list[F
 
 
 def judge_driver_mismatch(target: str, view: CardsView) -> list[Finding]:
-    """The kernel's driver and its library are of different versions. What runs goes on; what starts now finds no card."""
+    """The kernel's driver and its library are of different versions. What runs goes on; what starts
+    now finds no card.
+    """
     return [
         Finding(
             kind=Kind.DRIVER_MISMATCH,
             target=target,
             subject=DRIVER,
             severity=Severity.WARNING,
-            summary=f"{why.reason}; {target} runs on with what it has loaded and may not come back after a restart",
+            summary=(
+                f"{why.reason}; {target} runs on with what it has loaded and may not come "
+                "back after a restart"
+            ),
             since=why.since,
             evidence={"blind_since": why.since.isoformat()},
         )
@@ -111,7 +172,9 @@ def judge_driver_mismatch(target: str, view: CardsView) -> list[Finding]:
 
 
 def _answers(view: CardsView, subject: str) -> bool:
-    """Whether it is seen to be well: the card itself; or, of the driver and of a card without a UUID, any card, the trouble being gone."""
+    """Whether it is seen to be well: the card itself; or, of the driver and of a card without a
+    UUID, any card, the trouble being gone.
+    """
     if subject == DRIVER or _nameless(subject):
         return bool(view.answering) and subject not in view.troubles
     return subject in view.answering
@@ -122,7 +185,9 @@ def _nameless(subject: str) -> bool:
 
 
 def _name(subject: str) -> str:
-    return "the cards" if subject == DRIVER else subject if _nameless(subject) else f"card {subject}"
+    return (
+        "the cards" if subject == DRIVER else subject if _nameless(subject) else f"card {subject}"
+    )
 
 
 def _still(incident: Incident) -> Finding:

@@ -1,4 +1,6 @@
-"""The conditions of `expect:`, one function each: why it does not hold, as one line for a person, or None. Pure."""
+"""The conditions of `expect:`, one function each: why it does not hold, as one line for a person,
+or None. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from monitor.text import shown as shown  # noqa: PLC0414 - who judges an answer 
 
 
 def complaint(expectation: Expectation, output: str, finish_reason: str | None) -> str | None:
-    """Why the condition does not hold; None when it does. A negated one complains when what it names is the case."""
+    """Why the condition does not hold; None when it does. A negated one complains when what it
+    names is the case.
+    """
     found = _plain_complaint(expectation, output, finish_reason)
     if not expectation.negate:
         return found
@@ -50,13 +54,28 @@ def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> 
 
 def describe(e: Expectation) -> str:
     """The condition as people write it."""
-    names = ("equals", "any_of", "contains", "not_contains", "regex", "json_schema", "json_fields", "number", "similarity", "finish_reason")
+    names = (
+        "equals",
+        "any_of",
+        "contains",
+        "not_contains",
+        "regex",
+        "json_schema",
+        "json_fields",
+        "number",
+        "similarity",
+        "finish_reason",
+    )
     name = next((n for n in names if getattr(e, n) is not None), "refusal")
     return f"{name} {getattr(e, name)!r}" if name != "refusal" else "refusal"
 
 
 def _equals(wanted: str, output: str) -> str | None:
-    return None if output.strip() == wanted.strip() else f"expected {wanted.strip()!r}, got {shown(output)}"
+    return (
+        None
+        if output.strip() == wanted.strip()
+        else f"expected {wanted.strip()!r}, got {shown(output)}"
+    )
 
 
 def _any_of(wanted: Sequence[str], output: str) -> str | None:
@@ -70,11 +89,19 @@ def _contains(wanted: str, output: str) -> str | None:
 
 
 def _not_contains(unwanted: str, output: str) -> str | None:
-    return None if unwanted not in output else f"expected no {unwanted!r} in the answer, got {shown(output)}"
+    return (
+        None
+        if unwanted not in output
+        else f"expected no {unwanted!r} in the answer, got {shown(output)}"
+    )
 
 
 def _regex(pattern: str, output: str) -> str | None:
-    return None if re.search(pattern, output) else f"expected a match of /{pattern}/, got {shown(output)}"
+    return (
+        None
+        if re.search(pattern, output)
+        else f"expected a match of /{pattern}/, got {shown(output)}"
+    )
 
 
 def _finish_reason(wanted: str | None, got: str | None) -> str | None:
@@ -91,13 +118,23 @@ def _number(wanted: float, tolerance: float, output: str) -> str | None:
     if value is None:
         return f"expected the number {wanted:g}, got no number: {shown(output)}"
     within = f" ± {tolerance:g}" if tolerance else ""
-    return None if abs(value - wanted) <= tolerance else f"expected the number {wanted:g}{within}, got {value:g}"
+    return (
+        None
+        if abs(value - wanted) <= tolerance
+        else f"expected the number {wanted:g}{within}, got {value:g}"
+    )
 
 
 def _similarity(wanted: str, floor: float, output: str) -> str | None:
     """Normalised edit similarity: 1 for the same text, 0 for nothing in common."""
     value = Levenshtein.normalized_similarity(wanted.strip(), output.strip())
-    return None if value >= floor else f"expected at least {floor:.2f} alike {shown(wanted)}, got {value:.2f}: {shown(output)}"
+    return (
+        None
+        if value >= floor
+        else (
+            f"expected at least {floor:.2f} alike {shown(wanted)}, got {value:.2f}: {shown(output)}"
+        )
+    )
 
 
 def _json(e: Expectation, output: str) -> str | None:
@@ -105,11 +142,17 @@ def _json(e: Expectation, output: str) -> str | None:
         value = json_in(output)
     except ValueError as error:
         return str(error)
-    return fields_complaint(e.json_fields or {}, value) if e.json_schema is None else schema_complaint(e.json_schema, value)
+    return (
+        fields_complaint(e.json_fields or {}, value)
+        if e.json_schema is None
+        else schema_complaint(e.json_schema, value)
+    )
 
 
 def _no_json(e: Expectation, output: str) -> str | None:
-    """JSON that is to be otherwise must be there all the same: an answer without any has not met the condition."""
+    """JSON that is to be otherwise must be there all the same: an answer without any has not met
+    the condition.
+    """
     if e.json_schema is None and e.json_fields is None:
         return None
     try:

@@ -1,14 +1,18 @@
-"""Do the answers of several probes fail more often than greedy answers flip by themselves? A Bernoulli CUSUM over their runs. Pure.
+"""Do the answers of several probes fail more often than greedy answers flip by themselves? A
+Bernoulli CUSUM over their runs. Pure.
 
-Greedy answers flip now and then on a healthy server. Of 600 items, asked six times, FLIP_RATE of the answers differed between the two
-passes that agreed least (benchmarks/data/gb10_greedy_agreement.csv). So one failed answer says little, while a fault goes on failing, and
-on the same probes again: "a real fault repeats, flips wander".
+Greedy answers flip now and then on a healthy server. Of 600 items, asked six times, FLIP_RATE of
+the answers differed between the two passes that agreed least
+(benchmarks/data/gb10_greedy_agreement.csv). So one failed answer says little, while a fault goes on
+failing, and on the same probes again: "a real fault repeats, flips wander".
 
-Test: Page's CUSUM with the log-likelihood ratio of FAILING_RATE against FLIP_RATE, over the judged runs of all probes in order (E. S. Page,
-Continuous inspection schemes, Biometrika 41, 1954; for Bernoulli trials M. R. Reynolds and Z. G. Stoumbos, J. Quality Technology 31, 1999).
-An alarm needs ALARM_NAT of evidence, and DISTINCT probes that each failed TWICE since the evidence last stood at zero: no single probe,
-and no two, can make it; a probe that fails alone is told by its own `repeats` and `require`. `benchmarks/quality.py` measures the false
-alarms and the delay of exactly this code (docs/quality.md).
+Test: Page's CUSUM with the log-likelihood ratio of FAILING_RATE against FLIP_RATE, over the judged
+runs of all probes in order (E. S. Page, Continuous inspection schemes, Biometrika 41, 1954; for
+Bernoulli trials M. R. Reynolds and Z. G. Stoumbos, J. Quality Technology 31, 1999). An alarm needs
+ALARM_NAT of evidence, and DISTINCT probes that each failed TWICE since the evidence last stood at
+zero: no single probe, and no two, can make it; a probe that fails alone is told by its own
+`repeats` and `require`. `benchmarks/quality.py` measures the false alarms and the delay of exactly
+this code (docs/quality.md).
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from dataclasses import dataclass, field
 FLIP_RATE = 0.028
 #: What a fault is held to be: one answer in ten fails.
 FAILING_RATE = 0.10
-#: At most 0.05 false alarms in 30 days of 12 probes every 15 minutes at 2.4 % flips (measured: 0.03), and one answer in ten that fails is
-#: found within 10 rounds (the median).
+#: At most 0.05 false alarms in 30 days of 12 probes every 15 minutes at 2.4 % flips (measured:
+#: 0.03), and one answer in ten that fails is found within 10 rounds (the median).
 ALARM_NAT = 8.5
 #: No more is remembered than this, so that an alarm ends a dozen rounds after the last failure.
 MOST_NAT = 12.0
@@ -37,7 +41,9 @@ class Flips:
     """The state of the CUSUM; each run leads to the next state."""
 
     evidence_nat: float = 0.0
-    failures: Mapping[str, int] = field(default_factory=dict)  # by probe, since the evidence last stood at zero
+    failures: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by probe, since the evidence last stood at zero
     alarmed: bool = False  # until the evidence is back at zero
 
     def passed(self, runs: int = 1) -> Flips:

@@ -1,6 +1,8 @@
-"""The JSON in an answer: found in fences and sentences, read strictly, held against a schema or named values. Pure.
+"""The JSON in an answer: found in fences and sentences, read strictly, held against a schema or
+named values. Pure.
 
-Nothing is ever fetched: a reference of a schema is looked for in the schema itself and nowhere else.
+Nothing is ever fetched: a reference of a schema is looked for in the schema itself and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from monitor.text import both_ends, one_line, shown
 _MISSING = object()
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
 _START = re.compile(r"\{\s*[\"'}\w]|\[\s*[\]\[{\"\d\-tfn]")
-_BEGUN = re.compile(r"\{\s*(?:[\"']|\w+\s*:)|\[\s*[{\[\"]")  # a brace or bracket that can only be meant as JSON
+_BEGUN = re.compile(
+    r"\{\s*(?:[\"']|\w+\s*:)|\[\s*[{\[\"]"
+)  # a brace or bracket that can only be meant as JSON
 LONGEST_MESSAGE = 160
 MOST_TRIED = 100  # places where JSON may begin: a model may write brackets for ever
 
@@ -33,7 +37,9 @@ def _no_constant(name: str) -> Never:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name that stands twice each reader takes another one (RFC 8259 section 4), so nobody knows what was answered."""
+    """Of a name that stands twice each reader takes another one (RFC 8259 section 4), so nobody
+    knows what was answered.
+    """
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found and not _same(found[name], value):
@@ -47,8 +53,9 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_obje
 
 
 def json_in(output: str) -> Any:
-    """The JSON value of an answer, also inside a fence or a sentence: the first object, else the longest list. Raises ValueError with a
-    reason for people."""
+    """The JSON value of an answer, also inside a fence or a sentence: the first object, else the
+    longest list. Raises ValueError with a reason for people.
+    """
     text = output.strip()
     try:
         for candidate in (text, *(fence[1] for fence in islice(_FENCE.finditer(text), MOST_TRIED))):
@@ -64,7 +71,9 @@ def json_in(output: str) -> Any:
 
 
 def _json_inside(text: str) -> Any:
-    """A footnote such as [1] is JSON too, so the first bracket is not always the one that is meant."""
+    """A footnote such as [1] is JSON too, so the first bracket is not always the one that is
+    meant.
+    """
     lists: list[tuple[int, Any]] = []
     start, failed = _START.search(text), None
     for _ in range(MOST_TRIED):
@@ -88,7 +97,10 @@ def _json_inside(text: str) -> Any:
 
 def _broken(text: str, start: int, error: ValueError) -> ValueError:
     cut = text.count("{") > text.count("}") or text.count("[") > text.count("]")
-    return ValueError(f"the JSON is {'cut off' if cut else 'broken'}: {one_line(str(error))}: {shown(text[start:])}")
+    return ValueError(
+        f"the JSON is {'cut off' if cut else 'broken'}: {one_line(str(error))}: "
+        f"{shown(text[start:])}"
+    )
 
 
 def schema_complaint(schema: Mapping[str, Any], value: Any) -> str | None:
@@ -114,7 +126,12 @@ def _at(value: Any, path: str) -> Any:
     for part in path.split("."):
         if isinstance(value, Mapping) and part in value:
             value = value[part]
-        elif isinstance(value, list) and part.isdecimal() and len(part) < 10 and int(part) < len(value):
+        elif (
+            isinstance(value, list)
+            and part.isdecimal()
+            and len(part) < 10
+            and int(part) < len(value)
+        ):
             value = value[int(part)]
         else:
             return _MISSING
@@ -125,7 +142,10 @@ def _field(path: str, wanted: Any, got: Any) -> str | None:
     if got is _MISSING:
         return f"{path}: missing"
     if _kind(wanted) != _kind(got):
-        return f"{path}: expected the {_kind(wanted)} {_told(wanted)}, got the {_kind(got)} {_told(got)}"
+        return (
+            f"{path}: expected the {_kind(wanted)} {_told(wanted)}, got the {_kind(got)} "
+            f"{_told(got)}"
+        )
     return None if _same(wanted, got) else f"{path}: expected {_told(wanted)}, got {_told(got)}"
 
 
@@ -134,18 +154,30 @@ def _same(wanted: Any, got: Any) -> bool:
     if _kind(wanted) != _kind(got):
         return False
     if isinstance(wanted, list):
-        return len(wanted) == len(got) and all(_same(a, b) for a, b in zip(wanted, got, strict=True))
+        return len(wanted) == len(got) and all(
+            _same(a, b) for a, b in zip(wanted, got, strict=True)
+        )
     if isinstance(wanted, dict):
-        return wanted.keys() == got.keys() and all(_same(value, got[key]) for key, value in wanted.items())
+        return wanted.keys() == got.keys() and all(
+            _same(value, got[key]) for key, value in wanted.items()
+        )
     return bool(wanted == got)
 
 
 def _kind(value: Any) -> str:
     if value is None:
         return "value"
-    kinds = ((bool, "truth value"), ((int, float), "number"), (str, "text"), (list, "list"), (dict, "object"))
+    kinds = (
+        (bool, "truth value"),
+        ((int, float), "number"),
+        (str, "text"),
+        (list, "list"),
+        (dict, "object"),
+    )
     return next((name for types, name in kinds if isinstance(value, types)), "value")
 
 
 def _told(value: Any) -> str:
-    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 80)
+    return one_line(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 80
+    )

@@ -1,4 +1,6 @@
-"""Is the server there, does it move, and do our own canaries run? No learning needed: armed from the first minute."""
+"""Is the server there, does it move, and do our own canaries run? No learning needed: armed from
+the first minute.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,17 @@ from datetime import datetime, timedelta
 
 from monitor.model import Cause, Contact, Finding, Kind, Outcome, Sample, Severity
 
-#: Two failed contacts this far apart: one dropped connection is no outage, and waiting longer delays the message.
+#: Two failed contacts this far apart: one dropped connection is no outage, and waiting longer
+#: delays the message.
 DOWN_SPAN = timedelta(seconds=5)
 MISSED_INTERVALS = 3  # DESIGN.md: no sample for three intervals
 LEAST_SILENCE = timedelta(seconds=30)
 
 
 def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | None:
-    """Nobody answered at the last contacts, oldest first in `contacts`; any answer, even an error, means that somebody is there."""
+    """Nobody answered at the last contacts, oldest first in `contacts`; any answer, even an error,
+    means that somebody is there.
+    """
     failed: list[Contact] = []
     for contact in reversed(contacts):
         if contact.answered:
@@ -35,12 +40,17 @@ def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | Non
     )
 
 
-#: Outcomes that show that the engine is not hung: it moved, it sleeps, or the process is gone and `server_down` speaks.
-_NOT_HUNG = frozenset({Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP})
+#: Outcomes that show that the engine is not hung: it moved, it sleeps, or the process is gone and
+#: `server_down` speaks.
+_NOT_HUNG = frozenset(
+    {Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP}
+)
 
 
 def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
-    """The newest canary found the engine still, and none has been answered since. Samples oldest first."""
+    """The newest canary found the engine still, and none has been answered since. Samples oldest
+    first.
+    """
     hung: list[Sample] = []
     for sample in reversed(samples):
         if sample.outcome is Outcome.HUNG:
@@ -55,7 +65,10 @@ def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
         target=target,
         subject=target,
         severity=Severity.PAGE,
-        summary=f"the engine of {target} stands still: a request was out for {longest / 1000:.0f} s and no engine step was counted",
+        summary=(
+            f"the engine of {target} stands still: a request was out for "
+            f"{longest / 1000:.0f} s and no engine step was counted"
+        ),
         since=hung[-1].started_at,
         cause=Cause.SERVER_FAULT,
         evidence={"hung_samples": len(hung), "probe": hung[0].probe, "waited_ms": longest},
@@ -63,9 +76,15 @@ def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
 
 
 def judge_no_samples(
-    target: str, intervals: Mapping[str, timedelta], last: Mapping[str, datetime], watching_since: datetime, now: datetime
+    target: str,
+    intervals: Mapping[str, timedelta],
+    last: Mapping[str, datetime],
+    watching_since: datetime,
+    now: datetime,
 ) -> list[Finding]:
-    """Probes without any sample for three of their intervals. Silence is not health: it is said by probe."""
+    """Probes without any sample for three of their intervals. Silence is not health: it is said by
+    probe.
+    """
     findings = []
     for probe, interval in sorted(intervals.items()):
         limit = max(MISSED_INTERVALS * interval, LEAST_SILENCE)
@@ -75,15 +94,23 @@ def judge_no_samples(
     return findings
 
 
-def _silent(target: str, probe: str, interval: timedelta, since: datetime, last: datetime | None) -> Finding:
+def _silent(
+    target: str, probe: str, interval: timedelta, since: datetime, last: datetime | None
+) -> Finding:
     return Finding(
         kind=Kind.NO_SAMPLES,
         target=target,
         subject=probe,
         severity=Severity.WARNING,
-        summary=f"{probe} has measured nothing on {target} for {MISSED_INTERVALS} of its intervals; what the server does is unknown",
+        summary=(
+            f"{probe} has measured nothing on {target} for {MISSED_INTERVALS} of its "
+            "intervals; what the server does is unknown"
+        ),
         since=since,
-        evidence={"interval_s": interval.total_seconds(), "last_sample_at": None if last is None else last.isoformat()},
+        evidence={
+            "interval_s": interval.total_seconds(),
+            "last_sample_at": None if last is None else last.isoformat(),
+        },
     )
 
 
@@ -92,10 +119,14 @@ _KNOWN = frozenset({Outcome.OK, Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.REFUSED
 LASTING_RUNS = 3
 
 
-def judge_unmeasured(target: str, samples: Sequence[Sample], details: Mapping[str, str]) -> list[Finding]:
-    """Probes whose last three runs or more all ended without a usable answer, for example with HTTP 401 after a key was changed.
+def judge_unmeasured(
+    target: str, samples: Sequence[Sample], details: Mapping[str, str]
+) -> list[Finding]:
+    """Probes whose last three runs or more all ended without a usable answer, for example with HTTP
+    401 after a key was changed.
 
-    Samples oldest first; `details` has the sentence about each probe's newest failure. Lasting unknown is reported, by probe.
+    Samples oldest first; `details` has the sentence about each probe's newest failure. Lasting
+    unknown is reported, by probe.
     """
     streaks: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -104,7 +135,9 @@ def judge_unmeasured(target: str, samples: Sequence[Sample], details: Mapping[st
         elif sample.outcome is not Outcome.CANCELLED:
             streaks.setdefault(sample.probe, []).append(sample)
     return [
-        _unmeasured(target, probe, streak, details.get(probe)) for probe, streak in sorted(streaks.items()) if len(streak) >= LASTING_RUNS
+        _unmeasured(target, probe, streak, details.get(probe))
+        for probe, streak in sorted(streaks.items())
+        if len(streak) >= LASTING_RUNS
     ]
 
 
@@ -115,7 +148,10 @@ def _unmeasured(target: str, probe: str, streak: Sequence[Sample], detail: str |
         target=target,
         subject=probe,
         severity=Severity.WARNING,
-        summary=f"{probe} has had no usable answer from {target} since {streak[0].started_at:%Y-%m-%d %H:%M} UTC: {why}",
+        summary=(
+            f"{probe} has had no usable answer from {target} since "
+            f"{streak[0].started_at:%Y-%m-%d %H:%M} UTC: {why}"
+        ),
         since=streak[0].started_at,
         evidence={"outcome": streak[-1].outcome.value, "detail": detail},
     )

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 from monitor.model import Phase
 
-IDLE_AFTER_S = 10.0  # a card's clocks ramp down after some seconds without an engine step (docs/units.md, phase)
+# a card's clocks ramp down after some seconds without an engine step (docs/units.md, phase)
+IDLE_AFTER_S = 10.0
 
 
 @dataclass(slots=True)
 class Stillness:
-    """Since when the engine's step counter is known to stand: a lower bound, from the first reading that showed its present value."""
+    """Since when the engine's step counter is known to stand: a lower bound, from the first reading
+    that showed its present value.
+    """
 
     steps: float | None = None
     since_s: float | None = None  # monotonic
@@ -29,8 +32,15 @@ class Stillness:
         return None if self.since_s is None else now_s - self.since_s
 
 
-def judge_phase(is_new: bool, stillness: Stillness, now_s: float, running: float | None, since_ours_s: float | None) -> Phase:
-    """cold before the first good answer of this start and parameter set (`is_new`); idle after 10 s without an engine step; else warm.
+def judge_phase(
+    is_new: bool,
+    stillness: Stillness,
+    now_s: float,
+    running: float | None,
+    since_ours_s: float | None,
+) -> Phase:
+    """cold before the first good answer of this start and parameter set (`is_new`); idle after 10 s
+    without an engine step; else warm.
 
     Without a counter all that is known is when we ourselves last asked (`since_ours_s`).
     """

@@ -1,4 +1,6 @@
-"""How models refuse or abstain. Pure, and light: `summary` needs it without the libraries of the other conditions."""
+"""How models refuse or abstain. Pure, and light: `summary` needs it without the libraries of the
+other conditions.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,14 @@ _NONE_AFTER = dict.fromkeys(("i can't help", "i cannot help"), r"(?!\s+but\b|\s+
 
 
 def is_refusal(output: str, phrases: Sequence[str] = REFUSALS) -> bool:
-    """Whether an answer holds one of the phrases, from the beginning of a word on; case and the shape of apostrophes do not count."""
+    """Whether an answer holds one of the phrases, from the beginning of a word on; case and the
+    shape of apostrophes do not count.
+    """
     lowered = _plain(output)
-    return any(re.search(rf"(?<!\w){re.escape(_plain(phrase))}{_NONE_AFTER.get(phrase, '')}", lowered) for phrase in phrases)
+    return any(
+        re.search(rf"(?<!\w){re.escape(_plain(phrase))}{_NONE_AFTER.get(phrase, '')}", lowered)
+        for phrase in phrases
+    )
 
 
 def _plain(text: str) -> str:

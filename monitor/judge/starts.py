@@ -1,4 +1,6 @@
-"""Has the server's process been started anew? Pure: from what is known and one reading of its metrics page."""
+"""Has the server's process been started anew? Pure: from what is known and one reading of its
+metrics page.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ SAME_START_S = 0.05  # process_start_time_seconds is a constant of the process, 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of the server's process as the history knows it. `started_at` None: the server does not tell."""
+    """A start of the server's process as the history knows it. `started_at` None: the server does
+    not tell.
+    """
 
     started_at: datetime | None
     seen_at: datetime
@@ -26,10 +30,14 @@ class NewStart:
     source: str  # metrics | counter_fell | after_outage | first_seen
 
 
-def judge_start(known: Start | None, last: ServerPage | None, page: ServerPage, was_away: bool) -> NewStart | None:
-    """A new start, or None. `last` is the last good page; `was_away`: connections were refused since then.
+def judge_start(
+    known: Start | None, last: ServerPage | None, page: ServerPage, was_away: bool
+) -> NewStart | None:
+    """A new start, or None. `last` is the last good page; `was_away`: connections were refused
+    since then.
 
-    With several API servers there is no start time (vLLM's multiprocess mode): then a counter that fell, or an outage, tells it.
+    With several API servers there is no start time (vLLM's multiprocess mode): then a counter that
+    fell, or an outage, tells it.
     """
     if page.state in {"refused", "timeout"}:
         return None
@@ -37,7 +45,9 @@ def judge_start(known: Start | None, last: ServerPage | None, page: ServerPage, 
         started_at = datetime.fromtimestamp(page.process_start_s, UTC)
         if known is None:
             return NewStart(started_at, "metrics")
-        if known.started_at is None:  # seen before it could be dated: an earlier start is the one that was seen
+        if (
+            known.started_at is None
+        ):  # seen before it could be dated: an earlier start is the one that was seen
             return NewStart(started_at, "metrics") if started_at > known.seen_at else None
         moved = abs((started_at - known.started_at).total_seconds()) > SAME_START_S
         return NewStart(started_at, "metrics") if moved else None
@@ -49,5 +59,8 @@ def judge_start(known: Start | None, last: ServerPage | None, page: ServerPage, 
 
 
 def _fell(last: ServerPage, page: ServerPage) -> bool:
-    pairs = ((last.engine_steps, page.engine_steps), (last.generation_tokens, page.generation_tokens))
+    pairs = (
+        (last.engine_steps, page.engine_steps),
+        (last.generation_tokens, page.generation_tokens),
+    )
     return any(a is not None and b is not None and b < a for a, b in pairs)

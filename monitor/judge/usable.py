@@ -1,8 +1,10 @@
-"""How often would a person have to ask again, or get nothing? The retry-or-abstain rate of a class and phase. Pure.
+"""How often would a person have to ask again, or get nothing? The retry-or-abstain rate of a class
+and phase. Pure.
 
-A canary *abstained* when its answer is a refusal: the phrases of the probe's own `refusal` condition, else the usual ones. It calls for a
-*retry* when there is no finished answer, or a wrong one (verdict `fail`). The rate is both over all canaries; those that we cancelled, and
-probes that expect a refusal, are not counted. Compared with the time before by a binomial tail.
+A canary *abstained* when its answer is a refusal: the phrases of the probe's own `refusal`
+condition, else the usual ones. It calls for a *retry* when there is no finished answer, or a wrong
+one (verdict `fail`). The rate is both over all canaries; those that we cancelled, and probes that
+expect a refusal, are not counted. Compared with the time before by a binomial tail.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ LEAST_RATE = 0.005  # a rate of exactly 0 before says only that it was small
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """One class in one phase. `before`: the rate in the time before, None where nothing was counted then."""
+    """One class in one phase. `before`: the rate in the time before, None where nothing was counted
+    then.
+    """
 
     count: int
     abstained: int
@@ -31,7 +35,9 @@ class Usable:
 
 
 def refusal_phrases(expect: Iterable[Expectation]) -> tuple[str, ...] | None:
-    """What counts as abstaining for a probe with these conditions; None where a refusal is the right answer."""
+    """What counts as abstaining for a probe with these conditions; None where a refusal is the
+    right answer.
+    """
     conditions = [e for e in expect if e.refusal is not None]
     if any(not e.negate for e in conditions):
         return None
@@ -54,8 +60,12 @@ Phrases = Mapping[str, tuple[str, ...] | None]
 _Counts = tuple[int, int, int]  # all, abstained, to be asked again
 
 
-def usable(samples: Sequence[Sample], before: Sequence[Sample], phrases: Phrases) -> dict[Key, Usable]:
-    """By target, class and phase, beside the time before; `phrases` by probe, the usual ones where it names none."""
+def usable(
+    samples: Sequence[Sample], before: Sequence[Sample], phrases: Phrases
+) -> dict[Key, Usable]:
+    """By target, class and phase, beside the time before; `phrases` by probe, the usual ones where
+    it names none.
+    """
     now, then = _counted(samples, phrases), _counted(before, phrases)
     return {key: _usable(counts, then.get(key)) for key, counts in sorted(now.items())}
 
@@ -67,7 +77,9 @@ def _counted(samples: Sequence[Sample], phrases: Phrases) -> dict[Key, _Counts]:
         if sample.outcome is Outcome.CANCELLED or known is None:
             continue
         refused = abstained(sample, known)
-        again = not refused and wants_retry(sample)  # a refusal that also fails its condition is counted once
+        again = not refused and wants_retry(
+            sample
+        )  # a refusal that also fails its condition is counted once
         key = (sample.target, sample.traffic_class, sample.phase.value)
         total, refusals, retries = counts.get(key, (0, 0, 0))
         counts[key] = (total + 1, refusals + refused, retries + again)
@@ -77,5 +89,8 @@ def _counted(samples: Sequence[Sample], phrases: Phrases) -> dict[Key, _Counts]:
 def _usable(now: _Counts, then: _Counts | None) -> Usable:
     count, refusals, retries = now
     before = None if then is None else (then[1] + then[2]) / then[0]
-    rising = before is not None and binomial_tail(count, refusals + retries, max(before, LEAST_RATE)) < RISING_P
+    rising = (
+        before is not None
+        and binomial_tail(count, refusals + retries, max(before, LEAST_RATE)) < RISING_P
+    )
     return Usable(count, refusals, retries, (refusals + retries) / count, before, rising)

@@ -1,7 +1,9 @@
-"""What a stream of chunks says: text, tokens, usage, the server's own timings, and when each token came. Pure.
+"""What a stream of chunks says: text, tokens, usage, the server's own timings, and when each token
+came. Pure.
 
-The order of chunks and their oddities are vLLM's (entrypoints/openai/chat_completion/serving.py): an empty role chunk comes first,
-chunks are not tokens, the last token of an end-of-text stop has no text, usage comes in a chunk without choices.
+The order of chunks and their oddities are vLLM's (entrypoints/openai/chat_completion/serving.py):
+an empty role chunk comes first, chunks are not tokens, the last token of an end-of-text stop has no
+text, usage comes in a chunk without choices.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ from typing import Any
 from monitor.model import ObservedAnswer, TokenLogprob
 from monitor.text import one_line, whole_text
 
-LONGEST_ANSWER = 1_000_000  # characters of all parts together, twenty times what the longest probe asks for; beyond it is a flood
-LARGEST = 2**53  # counts and figures from here on are none: no database keeps them, and no float tells them apart
+# characters of all parts together, twenty times what the longest probe asks for; beyond it is a
+# flood
+LONGEST_ANSWER = 1_000_000
+LARGEST = (
+    2**53
+)  # counts and figures from here on are none: no database keeps them, and no float tells them apart
 LONGEST_NAME = 200  # characters of a finish reason or a system_fingerprint
 
 
@@ -42,7 +48,9 @@ class Answer:
     first_token_ns: int | None = None
     first_visible_ns: int | None = None
     last_token_ns: int | None = None
-    tokens_at_first: int | None = None  # tokens received up to and with the first token's chunk; None = not told
+    tokens_at_first: int | None = (
+        None  # tokens received up to and with the first token's chunk; None = not told
+    )
     arrivals_ns: list[int] = field(default_factory=list)  # of each chunk that brought tokens
 
     @property
@@ -61,7 +69,9 @@ class AnswerReader:
         self._chunks_with_tokens = 0
 
     def event(self, data: bytes, arrived_ns: int) -> None:
-        """Read one event. What cannot be read is remembered in `malformed`, never raised: the rest may still be good."""
+        """Read one event. What cannot be read is remembered in `malformed`, never raised: the rest
+        may still be good.
+        """
         answer = self.answer
         if answer.first_event_ns is None:
             answer.first_event_ns = arrived_ns
@@ -78,16 +88,25 @@ class AnswerReader:
         elif chunk.get("error") is not None:
             answer.error = error_message(chunk)
         elif len(answer.text) + len(answer.reasoning) + len(answer.tool_arguments) > LONGEST_ANSWER:
-            answer.malformed = answer.malformed or f"the answer goes on after {LONGEST_ANSWER:,} characters; the rest was not read"
+            answer.malformed = (
+                answer.malformed
+                or f"the answer goes on after {LONGEST_ANSWER:,} characters; the rest was not read"
+            )
         else:
             try:
                 self._chunk(chunk, arrived_ns)
-            except Exception as error:  # a shape that nobody has thought of makes a broken answer, and must not end who watches
-                answer.malformed = answer.malformed or f"a chunk cannot be read ({type(error).__name__}): {shortened(data)}"
+            # a shape that nobody has thought of makes a broken answer, and must not end who watches
+            except Exception as error:
+                answer.malformed = (
+                    answer.malformed
+                    or f"a chunk cannot be read ({type(error).__name__}): {shortened(data)}"
+                )
 
     def _chunk(self, chunk: dict[str, Any], arrived_ns: int) -> None:
         answer = self.answer
-        answer.system_fingerprint = _name(chunk.get("system_fingerprint")) or answer.system_fingerprint
+        answer.system_fingerprint = (
+            _name(chunk.get("system_fingerprint")) or answer.system_fingerprint
+        )
         if isinstance(chunk.get("metrics"), dict):
             answer.server_metrics = chunk["metrics"]
         self._usage(chunk.get("usage"))
@@ -123,7 +142,8 @@ class AnswerReader:
         if isinstance(finish, str):
             answer.finish_reason = _name(finish)
         said_something = bool(visible or reasoning) or tools is not None
-        # The empty chunk of an end-of-text stop carries the last token: usage counts it (DESIGN.md, marks).
+        # The empty chunk of an end-of-text stop carries the last token: usage counts it (DESIGN.md,
+        # marks).
         if said_something or ids or logprobs or finish == "stop":
             self._token_chunk(arrived_ns, said_something, bool(visible) or tools is not None)
 
@@ -143,26 +163,41 @@ class AnswerReader:
         return len(answer.token_ids) or len(answer.logprobs) or answer.completion_tokens or None
 
     def close(self) -> Answer:
-        """The whole answer. Where nothing told how many tokens the first chunk held, one token a chunk is taken as proved
-        when the chunks are as many as the tokens of the usage."""
+        """The whole answer. Where nothing told how many tokens the first chunk held, one token a
+        chunk is taken as proved when the chunks are as many as the tokens of the usage.
+        """
         answer = self.answer
         if answer.tokens_at_first is None and answer.first_token_ns is not None:
-            one_each = answer.completion_tokens is not None and self._chunks_with_tokens == answer.completion_tokens
+            one_each = (
+                answer.completion_tokens is not None
+                and self._chunks_with_tokens == answer.completion_tokens
+            )
             answer.tokens_at_first = 1 if one_each else None
-        answer.text, answer.tool_arguments = whole_text(answer.text), whole_text(answer.tool_arguments)
+        answer.text, answer.tool_arguments = (
+            whole_text(answer.text),
+            whole_text(answer.tool_arguments),
+        )
         return answer
 
 
 def observed(answer: Answer) -> ObservedAnswer:
-    """The answer as the quality gate sees it. A tool call is an answer: its name and arguments stand for the text, as they are stored."""
+    """The answer as the quality gate sees it. A tool call is an answer: its name and arguments
+    stand for the text, as they are stored.
+    """
     tokens = tuple(TokenLogprob(p["token"], p["logprob"], p["top"]) for p in answer.logprobs)
     text = answer.text or answer.tool_arguments
-    return ObservedAnswer(text, tokens, tuple(answer.token_ids), answer.finish_reason, answer.prompt_tokens)
+    return ObservedAnswer(
+        text, tokens, tuple(answer.token_ids), answer.finish_reason, answer.prompt_tokens
+    )
 
 
 def error_message(body: Any) -> str:
-    """The message inside an error body; vLLM sends an object under `error`, its authentication layer a plain string."""
-    return whole_text(_error_message(body).replace("\0", " "))  # a sentence, not data: no mark in it
+    """The message inside an error body; vLLM sends an object under `error`, its authentication
+    layer a plain string.
+    """
+    return whole_text(
+        _error_message(body).replace("\0", " ")
+    )  # a sentence, not data: no mark in it
 
 
 def _error_message(body: Any) -> str:
@@ -171,7 +206,9 @@ def _error_message(body: Any) -> str:
         told: tuple[Any, ...] = (error.get("message"), error.get("type"))
     else:
         told = (error, body.get("detail")) if isinstance(body, dict) else ()
-    return next((text for text in told if isinstance(text, str) and text), "an error without a message")
+    return next(
+        (text for text in told if isinstance(text, str) and text), "an error without a message"
+    )
 
 
 def shortened(data: bytes, limit: int = 120) -> str:
@@ -182,8 +219,14 @@ def shortened(data: bytes, limit: int = 120) -> str:
 
 
 def figure(value: Any) -> float | None:
-    """A figure of a server as a finite number. None for everything else: JSON has strings and 400 digits, Python's reader NaN and inf."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -LARGEST < value < LARGEST:
+    """A figure of a server as a finite number. None for everything else: JSON has strings and 400
+    digits, Python's reader NaN and inf.
+    """
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not -LARGEST < value < LARGEST
+    ):
         return None
     return float(value) if math.isfinite(value) else None
 
@@ -211,20 +254,30 @@ def _tool_text(calls: Any) -> str | None:
     if not isinstance(calls, list) or not calls:
         return None
     functions = [c.get("function") for c in calls if isinstance(c, dict)]
-    return "".join(_text(f.get("name")) + _text(f.get("arguments")) for f in functions if isinstance(f, dict))
+    return "".join(
+        _text(f.get("name")) + _text(f.get("arguments")) for f in functions if isinstance(f, dict)
+    )
 
 
 def _logprobs(value: Any) -> list[dict[str, Any]]:
-    """One entry a token, `{token, logprob, top: {token: logprob}}`, from either endpoint's shape."""
+    """One entry a token, `{token, logprob, top: {token: logprob}}`, from either endpoint's
+    shape.
+    """
     if not isinstance(value, dict):
         return []
     content = value.get("content")
     if isinstance(content, list):
         return [_chat_logprob(entry) for entry in content if isinstance(entry, dict)]
-    tokens, values, tops = (_items(value.get(k)) for k in ("tokens", "token_logprobs", "top_logprobs"))
+    tokens, values, tops = (
+        _items(value.get(k)) for k in ("tokens", "token_logprobs", "top_logprobs")
+    )
     tops = [*tops, *([None] * (len(tokens) - len(tops)))]
     return [
-        {"token": _token(t), "logprob": figure(v), "top": _tops(top.items() if isinstance(top, dict) else ())}
+        {
+            "token": _token(t),
+            "logprob": figure(v),
+            "top": _tops(top.items() if isinstance(top, dict) else ()),
+        }
         for t, v, top in zip(tokens, values, tops, strict=False)
     ]
 
@@ -239,8 +292,12 @@ def _chat_logprob(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tops(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """What else could have come. One without a finite log-probability says nothing and is left out."""
-    return {_token(token): value for token, logprob in pairs if (value := figure(logprob)) is not None}
+    """What else could have come. One without a finite log-probability says nothing and is left
+    out.
+    """
+    return {
+        _token(token): value for token, logprob in pairs if (value := figure(logprob)) is not None
+    }
 
 
 def _token(value: Any) -> str:

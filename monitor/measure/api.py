@@ -1,4 +1,6 @@
-"""The plain JSON endpoints of a server: version, models, tokenizer. Short answers, short time-outs, one exception type."""
+"""The plain JSON endpoints of a server: version, models, tokenizer. Short answers, short time-outs,
+one exception type.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from monitor.measure.request import UNSENDABLE, tokenize_body
 from monitor.model import Probe
 from monitor.text import one_line, whole_text
 
-LONGEST_BODY = 64 * 1024 * 1024  # bytes; the scores of 4,096 tokens with 20 alternatives each are a tenth of it
+LONGEST_BODY = (
+    64 * 1024 * 1024
+)  # bytes; the scores of 4,096 tokens with 20 alternatives each are a tenth of it
 LONGEST_MESSAGE = 300  # characters of a server's own words
 MODELS_NAMED = 10
 
@@ -33,7 +37,9 @@ class ServerRefusedError(Told):
         self.exit_code = USAGE if status in {401, 403, 404} else UNMEASURED
         mend = "; give the API key with api_key_env or api_key_file" if status == 401 else ""
         told = one_line(message, LONGEST_MESSAGE)
-        super().__init__(f"the server answered HTTP {status}: {told}{mend}" if status != 200 else told)
+        super().__init__(
+            f"the server answered HTTP {status}: {told}{mend}" if status != 200 else told
+        )
 
 
 class SeveralModelsError(Told):
@@ -42,8 +48,12 @@ class SeveralModelsError(Told):
     exit_code = USAGE
 
     def __init__(self, url: str, names: Sequence[str]) -> None:
-        told = ", ".join(one_line(name, 100) for name in names[:MODELS_NAMED]) + (", …" if len(names) > MODELS_NAMED else "")
-        super().__init__(f"{url} serves several models: {told}; say which one with `model:` under the target")
+        told = ", ".join(one_line(name, 100) for name in names[:MODELS_NAMED]) + (
+            ", …" if len(names) > MODELS_NAMED else ""
+        )
+        super().__init__(
+            f"{url} serves several models: {told}; say which one with `model:` under the target"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +71,12 @@ class ModelCard:
         return self.parent is None
 
 
-async def get_json(http: httpx.AsyncClient, path: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> Any:
-    """GET, or POST where there is a body, within `timeout_s` all told. Raises ServerUnreachableError or ServerRefusedError."""
+async def get_json(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
+) -> Any:
+    """GET, or POST where there is a body, within `timeout_s` all told. Raises
+    ServerUnreachableError or ServerRefusedError.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             status, content = await _asked(http, path, body)
@@ -72,19 +86,27 @@ async def get_json(http: httpx.AsyncClient, path: str, body: dict[str, Any] | No
             why = f"no answer to {path} within {timeout_s:g} s"
         elif isinstance(error, httpx.LocalProtocolError):
             why = UNSENDABLE
-        raise ServerUnreachableError(f"the server at {http.base_url} cannot be reached: {why}") from None
+        raise ServerUnreachableError(
+            f"the server at {http.base_url} cannot be reached: {why}"
+        ) from None
     try:
         parsed = json.loads(content)
     except (ValueError, RecursionError):
         parsed = None
     if status != 200:
-        raise ServerRefusedError(status, error_message(parsed) if parsed is not None else shortened(content))
+        raise ServerRefusedError(
+            status, error_message(parsed) if parsed is not None else shortened(content)
+        )
     if parsed is None:
-        raise ServerRefusedError(200, f"{path} answers with something other than JSON: {shortened(content)}")
+        raise ServerRefusedError(
+            200, f"{path} answers with something other than JSON: {shortened(content)}"
+        )
     return parsed
 
 
-async def _asked(http: httpx.AsyncClient, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
+async def _asked(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any] | None
+) -> tuple[int, bytes]:
     """Status and body of one answer."""
     method = "GET" if body is None else "POST"
     async with http.stream(method, path, json=body, follow_redirects=body is None) as response:
@@ -92,7 +114,13 @@ async def _asked(http: httpx.AsyncClient, path: str, body: dict[str, Any] | None
         async for part in response.aiter_bytes():
             content += part
             if len(content) > LONGEST_BODY:
-                raise ServerRefusedError(200, f"{path} answers with more than {LONGEST_BODY >> 20} MiB, which is no answer to this")
+                raise ServerRefusedError(
+                    200,
+                    (
+                        f"{path} answers with more than {LONGEST_BODY >> 20} MiB, which is no "
+                        "answer to this"
+                    ),
+                )
         return response.status_code, bytes(content)
 
 
@@ -109,7 +137,12 @@ async def models(http: httpx.AsyncClient) -> tuple[ModelCard, ...]:
     if not isinstance(cards, list):
         raise ServerRefusedError(200, "/v1/models answers without a list of models")
     return tuple(
-        ModelCard(whole_text(c["id"]), _text(c.get("root")), _text(c.get("parent")), _whole(c.get("max_model_len")))
+        ModelCard(
+            whole_text(c["id"]),
+            _text(c.get("root")),
+            _text(c.get("parent")),
+            _whole(c.get("max_model_len")),
+        )
         for c in cards
         if isinstance(c, dict) and isinstance(c.get("id"), str)
     )
@@ -125,7 +158,9 @@ class Tokens:
 
 
 async def tokenize(http: httpx.AsyncClient, body: dict[str, Any]) -> Tokens:
-    """Token ids of a prompt or of messages through the chat template, without any work for the GPU."""
+    """Token ids of a prompt or of messages through the chat template, without any work for the
+    GPU.
+    """
     found = await get_json(http, "/tokenize", body)
     count = _whole(found.get("count")) if isinstance(found, dict) else None
     if count is None:
@@ -145,11 +180,17 @@ def _text(value: Any) -> str | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+        else None
+    )
 
 
 def the_one_model(url: str, cards: Sequence[ModelCard]) -> str | None:
-    """The served name to ask for. Several names of one model are one; several base models are a question for the user."""
+    """The served name to ask for. Several names of one model are one; several base models are a
+    question for the user.
+    """
     bases = [card for card in cards if card.is_base]
     if len({card.root for card in bases}) > 1:
         raise SeveralModelsError(url, [card.id for card in bases])

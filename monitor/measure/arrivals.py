@@ -1,12 +1,16 @@
-"""When bytes came and went, as near to the wire as a program can tell: the kernel notes when each packet arrived, and we ask it.
+"""When bytes came and went, as near to the wire as a program can tell: the kernel notes when each
+packet arrived, and we ask it.
 
-A time stamp of our own is late by whatever this process or this machine does when the bytes come: another callback of the loop, a thread
-that holds the interpreter, a collection of garbage, other people's work. The kernel's stamp is not (SO_TIMESTAMPING; Linux,
-Documentation/networking/timestamping.rst). Where it gives none, the moment of reading serves: docs/units.md says where that is.
+A time stamp of our own is late by whatever this process or this machine does when the bytes come:
+another callback of the loop, a thread that holds the interpreter, a collection of garbage, other
+people's work. The kernel's stamp is not (SO_TIMESTAMPING; Linux,
+Documentation/networking/timestamping.rst). Where it gives none, the moment of reading serves:
+docs/units.md says where that is.
 
-Of a read that finds several packets the kernel tells the last one's arrival: a mark is never earlier than its bytes, and never later than
-the reading of them. Inside TLS the same holds record by record: a record can be opened only when its last byte is there, and it is handed
-on before anything more is read.
+Of a read that finds several packets the kernel tells the last one's arrival: a mark is never
+earlier than its bytes, and never later than the reading of them. Inside TLS the same holds record
+by record: a record can be opened only when its last byte is there, and it is handed on before
+anything more is read.
 
 httpcore lets us bring the connection (`network_backend`), and its trace hook hands it out.
 """
@@ -31,23 +35,35 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from monitor.measure.dial import connected_socket, why
 
 SO_TIMESTAMPING = 37  # asm-generic/socket.h; the module `socket` has no name for it
-#: linux/net_tstamp.h: SOF_TIMESTAMPING_RX_SOFTWARE (take a stamp when a packet comes) and SOF_TIMESTAMPING_SOFTWARE (tell it).
+#: linux/net_tstamp.h: SOF_TIMESTAMPING_RX_SOFTWARE (take a stamp when a packet comes) and
+#: SOF_TIMESTAMPING_SOFTWARE (tell it).
 TAKE_AND_TELL = 1 << 3 | 1 << 4
-ANCILLARY_BYTES = socket.CMSG_SPACE(3 * struct.calcsize("@ll"))  # struct scm_timestamping: three timespecs, the first is the software's
+ANCILLARY_BYTES = socket.CMSG_SPACE(
+    3 * struct.calcsize("@ll")
+)  # struct scm_timestamping: three timespecs, the first is the software's
 READ_BYTES = 65_536
-CLOCKS_APART_NS = 1_000_000  # the two clocks may be slewed against each other by so much between two reads; more is a clock that was set
+# the two clocks may be slewed against each other by so much between two reads; more is a clock that
+# was set
+CLOCKS_APART_NS = 1_000_000
 TIGHT_NS = 5_000
-ARRIVED, FIRST_WRITE = "arrived_ns", "first_write_ns"  # what `get_extra_info` answers besides httpcore's own names
+ARRIVED, FIRST_WRITE = (
+    "arrived_ns",
+    "first_write_ns",
+)  # what `get_extra_info` answers besides httpcore's own names
 
 
 def arrived_ns(network: Any) -> int:
-    """When the bytes that were read last came to this machine (monotonic); now, on a connection that does not tell or on none."""
+    """When the bytes that were read last came to this machine (monotonic); now, on a connection
+    that does not tell or on none.
+    """
     found: int | None = None if network is None else network.get_extra_info(ARRIVED)
     return time.monotonic_ns() if found is None else found
 
 
 def first_write_ns(network: Any) -> int | None:
-    """When the request's first byte was handed to the kernel (monotonic); None on a connection that does not tell."""
+    """When the request's first byte was handed to the kernel (monotonic); None on a connection that
+    does not tell.
+    """
     found: int | None = None if network is None else network.get_extra_info(FIRST_WRITE)
     return found
 
@@ -82,18 +98,24 @@ class Backend(httpcore.AsyncNetworkBackend):
 
 
 class Wire(ByteStream):
-    """A connected socket. `arrived_ns`: when the bytes that were received last came to this machine; None before the first."""
+    """A connected socket. `arrived_ns`: when the bytes that were received last came to this
+    machine; None before the first.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] | None = None
-        self.not_before_ns = time.monotonic_ns()  # no mark is earlier: the opening, the first write, the last arrival
+        self.not_before_ns = (
+            time.monotonic_ns()
+        )  # no mark is earlier: the opening, the first write, the last arrival
         self.arrived_ns: int | None = None
         ask_for_stamps(sock)
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """What has come. Raises EndOfStream at the end, OSError for a connection that broke, ClosedResourceError after aclose."""
+        """What has come. Raises EndOfStream at the end, OSError for a connection that broke,
+        ClosedResourceError after aclose.
+        """
         waited = False
         while True:
             if self._sock.fileno() < 0:
@@ -108,7 +130,9 @@ class Wire(ByteStream):
             if not data:
                 raise anyio.EndOfStream
             if not waited:
-                await asyncio.sleep(0)  # a peer that never pauses must not keep the loop from everybody else
+                await asyncio.sleep(
+                    0
+                )  # a peer that never pauses must not keep the loop from everybody else
             return data
 
     async def _readable(self) -> None:
@@ -138,7 +162,9 @@ class Wire(ByteStream):
             _settle(self._ready)
         self._stop_waiting()
         with contextlib.suppress(OSError):  # closed already, or nothing there
-            self._sock.recv(READ_BYTES)  # what lies unread would make the kernel send a reset in place of a farewell
+            self._sock.recv(
+                READ_BYTES
+            )  # what lies unread would make the kernel send a reset in place of a farewell
         self._sock.close()
 
     @property
@@ -153,7 +179,9 @@ def _settle(ready: asyncio.Future[None]) -> None:
 
 
 def ask_for_stamps(sock: socket.socket) -> bool:
-    """Switch the kernel's stamps on; False where it has none to give (another system, a sandbox): the moment of reading serves."""
+    """Switch the kernel's stamps on; False where it has none to give (another system, a sandbox):
+    the moment of reading serves.
+    """
     if sys.platform != "linux":
         return False
     try:
@@ -164,13 +192,18 @@ def ask_for_stamps(sock: socket.socket) -> bool:
 
 
 def stamp(ancillary: Iterable[tuple[int, int, bytes]], not_before_ns: int) -> int:
-    """When the bytes came, as monotonic time, from what the kernel told with them; now, where it told nothing.
+    """When the bytes came, as monotonic time, from what the kernel told with them; now, where it
+    told nothing.
 
-    The kernel stamps by the wall clock. A stamp from before `not_before_ns` or from the future was made by a clock that has been set
-    since, and is not believed.
+    The kernel stamps by the wall clock. A stamp from before `not_before_ns` or from the future was
+    made by a clock that has been set since, and is not believed.
     """
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING and len(data) >= struct.calcsize("@ll"):
+        if (
+            level == socket.SOL_SOCKET
+            and kind == SO_TIMESTAMPING
+            and len(data) >= struct.calcsize("@ll")
+        ):
             seconds, nanoseconds = struct.unpack_from("@ll", data)
             arrived: int = seconds * 10**9 + nanoseconds - wall_less_monotonic_ns()
             if not_before_ns - CLOCKS_APART_NS <= arrived <= time.monotonic_ns():
@@ -179,7 +212,9 @@ def stamp(ancillary: Iterable[tuple[int, int, bytes]], not_before_ns: int) -> in
 
 
 def wall_less_monotonic_ns() -> int:
-    """How far the wall clock is ahead of the monotonic one: the tightest of a few readings, since a thread may cut in between the two."""
+    """How far the wall clock is ahead of the monotonic one: the tightest of a few readings, since a
+    thread may cut in between the two.
+    """
     best_ns, difference_ns = 2**63, 0
     for _ in range(4):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -204,7 +239,9 @@ class Connection(httpcore.AsyncNetworkStream):
                 return await self._stream.receive(max_bytes)
         except anyio.EndOfStream:
             return b""
-        except TimeoutError as error:  # ours, or that of the system for a peer that has gone without a word
+        except (
+            TimeoutError
+        ) as error:  # ours, or that of the system for a peer that has gone without a word
             raise httpcore.ReadTimeout(str(error) or f"nothing came within {timeout} s") from error
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise httpcore.ReadError(str(error)) from error
@@ -228,18 +265,32 @@ class Connection(httpcore.AsyncNetworkStream):
         await self._wire.aclose()
 
     async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """The same connection inside TLS. Raises httpcore.ConnectTimeout or httpcore.ConnectError."""
+        """The same connection inside TLS. Raises httpcore.ConnectTimeout or
+        httpcore.ConnectError.
+        """
         try:
             async with asyncio.timeout(timeout):
-                inside = await TLSStream.wrap(self._wire, ssl_context=ssl_context, hostname=server_hostname, standard_compatible=False)
+                inside = await TLSStream.wrap(
+                    self._wire,
+                    ssl_context=ssl_context,
+                    hostname=server_hostname,
+                    standard_compatible=False,
+                )
         except BaseException as error:
             await self.aclose()
             if isinstance(error, TimeoutError):
                 raise httpcore.ConnectTimeout(f"no TLS within {timeout} s") from None
-            if isinstance(error, (OSError, anyio.EndOfStream, anyio.BrokenResourceError)):  # ssl.SSLError is an OSError
-                raise httpcore.ConnectError(str(error) or "the server ended the connection where TLS should begin") from error
+            if isinstance(
+                error, (OSError, anyio.EndOfStream, anyio.BrokenResourceError)
+            ):  # ssl.SSLError is an OSError
+                raise httpcore.ConnectError(
+                    str(error) or "the server ended the connection where TLS should begin"
+                ) from error
             raise
         return Connection(inside, self._wire)
 

@@ -1,4 +1,6 @@
-"""One canary, from the look before it to the finished sample: stream, metrics page and card of the same moment in one row."""
+"""One canary, from the look before it to the finished sample: stream, metrics page and card of the
+same moment in one row.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import Stream, stream
 from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, ServerPage
 
-COLD_WAIT_S = 300.0  # compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
+# compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
+COLD_WAIT_S = 300.0
 HOLD_OFF_S = 5.0  # vLLM may go on with a request after its client left (#54947)
 PAGE_SETTLE_S = 0.05  # the page may count the last engine step a moment after the stream has ended
 
 
 class CardsNearby(Protocol):
-    """Where readings of the cards come from (GpuWatch); None in its place means that no card is watched."""
+    """Where readings of the cards come from (GpuWatch); None in its place means that no card is
+    watched.
+    """
 
     def before(self, monotonic_ns: int) -> dict[str, GpuReading]: ...
 
@@ -36,7 +41,9 @@ class CardsNearby(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A sample and what does not fit into its row: the marks, the answer with its log-probabilities, and a sentence about a failure."""
+    """A sample and what does not fit into its row: the marks, the answer with its
+    log-probabilities, and a sentence about a failure.
+    """
 
     sample: Sample
     marks: Marks
@@ -48,7 +55,9 @@ class Measurement:
 
 @dataclass(slots=True)
 class Canary:
-    """Measures probes against one server. `hang_after_s`: how long the step counter may stand still (cold: COLD_WAIT_S)."""
+    """Measures probes against one server. `hang_after_s`: how long the step counter may stand still
+    (cold: COLD_WAIT_S).
+    """
 
     target: str
     http: httpx.AsyncClient
@@ -66,9 +75,11 @@ class Canary:
         cache_salt: str | None = None,
         compiling: bool = False,
     ) -> Measurement:
-        """Send the probe once, with a fresh cache salt unless one is given. It is never retried: a failure is a result.
+        """Send the probe once, with a fresh cache salt unless one is given. It is never retried: a
+        failure is a result.
 
-        `compiling`: another canary of ours is out cold, so that a still step counter means little for as long as a cold start may take.
+        `compiling`: another canary of ours is out cold, so that a still step counter means little
+        for as long as a cold start may take.
         """
         started_at = datetime.now(UTC)
         sample = Sample(
@@ -82,10 +93,22 @@ class Canary:
             idle_before_s=idle_before_s,
         )
         if before.asleep:
-            return Measurement(sample, Marks(), Answer(), "the server sleeps (vllm:engine_sleep_state); a request would hang", None)
+            return Measurement(
+                sample,
+                Marks(),
+                Answer(),
+                "the server sleeps (vllm:engine_sleep_state); a request would hang",
+                None,
+            )
         run_id = uuid.uuid4().hex
         request = canary_request(probe, self.model, f"canary-{run_id}", cache_salt or run_id)
-        result = await stream(self.http, request, self._limits(probe, phase, compiling), before.engine_steps, self._steps)
+        result = await stream(
+            self.http,
+            request,
+            self._limits(probe, phase, compiling),
+            before.engine_steps,
+            self._steps,
+        )
         after = await self._page_after(result, before)
         cards = await self._cards(result)
         full = filled(sample, result, before, after, cards)
@@ -95,15 +118,24 @@ class Canary:
     def _limits(self, probe: Probe, phase: Phase, compiling: bool) -> Limits:
         still_s = max(COLD_WAIT_S, self.hang_after_s)
         if phase is Phase.COLD:
-            return Limits(max_wait_s=None, hang_after_s=still_s, give_up_s=2 * still_s, answer_s=probe.timeout_s)
+            return Limits(
+                max_wait_s=None,
+                hang_after_s=still_s,
+                give_up_s=2 * still_s,
+                answer_s=probe.timeout_s,
+            )
         hang_after_s = still_s if compiling else self.hang_after_s
-        return Limits(max_wait_s=probe.max_wait_s, hang_after_s=hang_after_s, answer_s=probe.timeout_s)
+        return Limits(
+            max_wait_s=probe.max_wait_s, hang_after_s=hang_after_s, answer_s=probe.timeout_s
+        )
 
     async def _steps(self) -> float | None:
         return (await self.page.read()).engine_steps
 
     async def _page_after(self, result: Stream, before: ServerPage) -> ServerPage | None:
-        """The page just after the stream, read once more if it has not yet counted the tokens that we already hold."""
+        """The page just after the stream, read once more if it has not yet counted the tokens that
+        we already hold.
+        """
         if result.outcome is Outcome.REFUSED:
             return None
         after = await self.page.read()
@@ -111,7 +143,9 @@ class Canary:
         late = (
             after.generation_tokens is not None
             and before.generation_tokens is not None
-            and before.generation_tokens <= after.generation_tokens < before.generation_tokens + ours
+            and before.generation_tokens
+            <= after.generation_tokens
+            < before.generation_tokens + ours
         )
         if late:
             await asyncio.sleep(PAGE_SETTLE_S)
@@ -125,7 +159,9 @@ class Canary:
         return sample_fields(self.cards.before(sent), await self.cards.after(done), sent, done)
 
     async def hold_off(self, waiting_before: float | None, limit_s: float = HOLD_OFF_S) -> None:
-        """After a cancelled canary: wait until the server has dropped it (the waiting count falls), or five seconds."""
+        """After a cancelled canary: wait until the server has dropped it (the waiting count falls),
+        or five seconds.
+        """
         end_s = time.monotonic() + limit_s
         peak = waiting_before or 0.0
         while time.monotonic() < end_s:
@@ -137,17 +173,36 @@ class Canary:
 
 
 def still_reasoning(probe: Probe, result: Stream) -> str | None:
-    """What is to be said where a model that reasons first used up its tokens before it answered, and an answer was asked for."""
+    """What is to be said where a model that reasons first used up its tokens before it answered,
+    and an answer was asked for.
+    """
     answer = result.answer
     if result.outcome is not Outcome.OK or not (probe.expect or probe.pinned):
         return None
-    if not answer.reasoning or answer.text or answer.tool_arguments or answer.finish_reason != "length":
+    if (
+        not answer.reasoning
+        or answer.text
+        or answer.tool_arguments
+        or answer.finish_reason != "length"
+    ):
         return None
-    switch = "raise max_tokens, or switch reasoning off with `chat_template_kwargs: {enable_thinking: false}` under sampling"
-    return f"the model was still reasoning after {probe.max_tokens} tokens and has not answered; {switch}"
+    switch = (
+        "raise max_tokens, or switch reasoning off with `chat_template_kwargs: "
+        "{enable_thinking: false}` under sampling"
+    )
+    return (
+        f"the model was still reasoning after {probe.max_tokens} tokens and has not "
+        f"answered; {switch}"
+    )
 
 
-def filled(sample: Sample, result: Stream, before: ServerPage, after: ServerPage | None, cards: Mapping[str, Any]) -> Sample:
+def filled(
+    sample: Sample,
+    result: Stream,
+    before: ServerPage,
+    after: ServerPage | None,
+    cards: Mapping[str, Any],
+) -> Sample:
     """The sample with every figure that the stream, the two pages and the cards give. Pure."""
     answer, marks = result.answer, result.marks
     text = answer.text or answer.tool_arguments

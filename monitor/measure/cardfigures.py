@@ -1,4 +1,6 @@
-"""From looks at a card to figures: a window for storage, and the card's part of a sample. Pure; docs/units.md tells what they mean."""
+"""From looks at a card to figures: a window for storage, and the card's part of a sample. Pure;
+docs/units.md tells what they mean.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ from typing import Any
 
 from monitor.model import GpuReading
 
-SLACK_NS = 100_000_000  # how far a counter of time may get ahead of our clock before it is disbelieved
-NEAR_NS = 10 * 10**9  # readings this much further apart than the sample took say nothing about the sample
+SLACK_NS = (
+    100_000_000  # how far a counter of time may get ahead of our clock before it is disbelieved
+)
+NEAR_NS = (
+    10 * 10**9
+)  # readings this much further apart than the sample took say nothing about the sample
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWindow:
-    """One card over some seconds, for storage: `count` readings, the last of them at `at`. None = no reading had it."""
+    """One card over some seconds, for storage: `count` readings, the last of them at `at`. None =
+    no reading had it.
+    """
 
     uuid: str
     at: datetime
@@ -50,10 +58,18 @@ class GpuWindow:
 
 def summarise(readings: Sequence[GpuReading]) -> GpuWindow:
     """One card's readings, in the order of time, as a window."""
-    seen = {f.name: [v for r in readings if (v := getattr(r, f.name)) is not None] for f in fields(GpuReading)}
-    values: dict[str, Any] = {"event_reasons": reduce(or_, seen["event_reasons"]) if seen["event_reasons"] else None}
+    seen = {
+        f.name: [v for r in readings if (v := getattr(r, f.name)) is not None]
+        for f in fields(GpuReading)
+    }
+    values: dict[str, Any] = {
+        "event_reasons": reduce(or_, seen["event_reasons"]) if seen["event_reasons"] else None
+    }
     for name in ("temp_c", "sm_clock_mhz", "power_w", "util"):
-        values |= {f"{name}_{of.__name__}": of(seen[name]) if seen[name] else None for of in (min, median, max)}
+        values |= {
+            f"{name}_{of.__name__}": of(seen[name]) if seen[name] else None
+            for of in (min, median, max)
+        }
     for name in ("mem_temp_c", "margin_c", "mem_clock_mhz", "vram_used_mib", "power_limit_w"):
         values[name] = median(seen[name]) if seen[name] else None
     for name in ("energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"):
@@ -64,22 +80,33 @@ def summarise(readings: Sequence[GpuReading]) -> GpuWindow:
 def sample_fields(
     before: Mapping[str, GpuReading], after: Mapping[str, GpuReading], sent_ns: int, done_ns: int
 ) -> dict[str, Any]:
-    """The card's part of a Sample, of the worst card: most thermal throttling during the sample, then least margin,
-    then highest temperature (what is unknown counts as harmless). No cards: {}.
+    """The card's part of a Sample, of the worst card: most thermal throttling during the sample,
+    then least margin, then highest temperature (what is unknown counts as harmless). No cards: {}.
 
-    `before` has the last readings before `sent_ns`, `after` the first ones after `done_ns`. Instant values are those of
-    `after`, or else of `before`; counters are what they grew by from one to the other.
+    `before` has the last readings before `sent_ns`, `after` the first ones after `done_ns`. Instant
+    values are those of `after`, or else of `before`; counters are what they grew by from one to the
+    other.
     """
     pairs = [(before.get(uuid), after.get(uuid)) for uuid in sorted({*before, *after})]
-    return max((_card_fields(first, last, sent_ns, done_ns) for first, last in pairs), key=_badness, default={})
+    return max(
+        (_card_fields(first, last, sent_ns, done_ns) for first, last in pairs),
+        key=_badness,
+        default={},
+    )
 
 
 def _badness(card: Mapping[str, Any]) -> tuple[float, float, float]:
     margin, temp = card["gpu_margin_c"], card["gpu_temp_c"]
-    return card["throttle_thermal_ms"] or 0.0, -inf if margin is None else -margin, -inf if temp is None else temp
+    return (
+        card["throttle_thermal_ms"] or 0.0,
+        -inf if margin is None else -margin,
+        -inf if temp is None else temp,
+    )
 
 
-def _card_fields(first: GpuReading | None, last: GpuReading | None, sent_ns: int, done_ns: int) -> dict[str, Any]:
+def _card_fields(
+    first: GpuReading | None, last: GpuReading | None, sent_ns: int, done_ns: int
+) -> dict[str, Any]:
     shown: Any = last or first
     if first and last and last.monotonic_ns - first.monotonic_ns > done_ns - sent_ns + NEAR_NS:
         first = None
@@ -108,9 +135,13 @@ def _growth(first: GpuReading | None, last: GpuReading | None, counter: str) -> 
     return end - start if start is not None and end is not None and end >= start else None
 
 
-def _throttled_ms(first: GpuReading | None, last: GpuReading | None, counter: str, counters: int = 1) -> float | None:
-    """Time throttled, never more than has passed. None where a counter outran the clock; the thermal one is a sum of two
-    (by software and by hardware), which run at the same time when a card is at its hottest."""
+def _throttled_ms(
+    first: GpuReading | None, last: GpuReading | None, counter: str, counters: int = 1
+) -> float | None:
+    """Time throttled, never more than has passed. None where a counter outran the clock; the
+    thermal one is a sum of two (by software and by hardware), which run at the same time when a
+    card is at its hottest.
+    """
     growth_ns = _growth(first, last, counter)
     if first is None or last is None or growth_ns is None:
         return None

@@ -1,4 +1,6 @@
-"""What a watch reads cards from: the contract that NVML (nvml.py) and a DCGM exporter's page (dcgm.py) both keep."""
+"""What a watch reads cards from: the contract that NVML (nvml.py) and a DCGM exporter's page
+(dcgm.py) both keep.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from monitor.model import CardFault, GpuEvent, GpuReading
 
 
 class CardLostError(Exception):
-    """A card's handle is dead: close, open again after a pause, and look for the card by its UUID. `reason` is for a person."""
+    """A card's handle is dead: close, open again after a pause, and look for the card by its UUID.
+    `reason` is for a person.
+    """
 
     def __init__(self, uuid: str, reason: str, fault: CardFault = CardFault.UNREADABLE) -> None:
         super().__init__(f"{uuid}: {reason}")
@@ -21,13 +25,17 @@ class CardLostError(Exception):
 
 
 class CardsUnavailableError(Exception):
-    """No session can be had; `reason` is for a person. Kind `absent`: there is no NVIDIA driver, or no card, here.
+    """No session can be had; `reason` is for a person. Kind `absent`: there is no NVIDIA driver, or
+    no card, here.
 
     `unreadable` has the cards that are counted and cannot be listed, where that is why.
     """
 
     def __init__(
-        self, reason: str, kind: Literal["absent", "mismatch", "error"], unreadable: Mapping[str, CardLostError] | None = None
+        self,
+        reason: str,
+        kind: Literal["absent", "mismatch", "error"],
+        unreadable: Mapping[str, CardLostError] | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -48,7 +56,9 @@ class CardIdentity:
     ecc: bool | None = None  # current mode
     mig: bool | None = None  # current mode
     vram_total_mib: float | None = None
-    processes: tuple[tuple[int, float | None], ...] | None = None  # compute: host pid, MiB used (None = hidden)
+    processes: tuple[tuple[int, float | None], ...] | None = (
+        None  # compute: host pid, MiB used (None = hidden)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,9 @@ class CardsIdentity:
     driver_version: str | None
     cuda_driver_version: str | None
     cards: tuple[CardIdentity, ...]
-    hidden: tuple[str, ...] = ()  # cards that are missing above only because they cannot be read and never could
+    hidden: tuple[
+        str, ...
+    ] = ()  # cards that are missing above only because they cannot be read and never could
 
 
 class CardSession(Protocol):

@@ -1,8 +1,11 @@
-"""The cards of another machine, through a DCGM exporter's page: a session like NVML's, so that one watch serves both.
+"""The cards of another machine, through a DCGM exporter's page: a session like NVML's, so that one
+watch serves both.
 
-The exporter reads its cards every 30 s unless told otherwise and gives no times: a page that shows what the last one showed is the same
-reading, and keeps the moment at which it was first seen. Names and units are in the middle of a change (MHz to Hz, per cent to ratio): both
-are known, and each is converted by its name. By default an exporter leaves out what would prove heat; `missing_proof` says so.
+The exporter reads its cards every 30 s unless told otherwise and gives no times: a page that shows
+what the last one showed is the same reading, and keeps the moment at which it was first seen. Names
+and units are in the middle of a change (MHz to Hz, per cent to ratio): both are known, and each is
+converted by its name. By default an exporter leaves out what would prove heat; `missing_proof` says
+so.
 """
 
 from __future__ import annotations
@@ -17,13 +20,19 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.measure.cardsession import CardIdentity, CardLostError, CardsIdentity, CardsUnavailableError
+from monitor.measure.cardsession import (
+    CardIdentity,
+    CardLostError,
+    CardsIdentity,
+    CardsUnavailableError,
+)
 from monitor.measure.scrape import looks_like_metrics
 from monitor.model import CardFault, GpuEvent, GpuReading
 
 PAGE_TIMEOUT_S = 3.0
 PAGE_FRESH_S = 0.5  # all cards of one poll come from one page
-#: Our field -> (the exporter's name, what to multiply by), the first one present wins (dcgm-exporter default-counters.csv, dcgm_fields.h).
+#: Our field -> (the exporter's name, what to multiply by), the first one present wins
+#: (dcgm-exporter default-counters.csv, dcgm_fields.h).
 NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
     "temp_c": (("DCGM_FI_DEV_GPU_TEMP", 1), ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1)),
     "mem_temp_c": (("DCGM_FI_DEV_MEMORY_TEMP", 1), ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", 1)),
@@ -32,20 +41,40 @@ NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
     "mem_clock_mhz": (("DCGM_FI_DEV_MEM_CLOCK", 1), ("DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", 1e-6)),
     "util": (("DCGM_FI_DEV_GPU_UTIL", 0.01), ("DCGM_FI_DEV_GPU_UTIL_RATIO", 1)),
     "power_w": (("DCGM_FI_DEV_POWER_USAGE", 1), ("DCGM_FI_DEV_BOARD_POWER_WATTS", 1)),
-    "power_limit_w": (("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 1), ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", 1)),
-    "energy_j": (("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0.001), ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 1)),
+    "power_limit_w": (
+        ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 1),
+        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", 1),
+    ),
+    "energy_j": (
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0.001),
+        ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 1),
+    ),
     "vram_used_mib": (("DCGM_FI_DEV_FB_USED", 1),),
-    "event_reasons": (("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 1), ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 1)),
-    "throttle_power_ns": (("DCGM_FI_DEV_POWER_VIOLATION", 1), ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", 1)),
-    "throttle_thermal_ns": (("DCGM_FI_DEV_THERMAL_VIOLATION", 1), ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", 1)),
+    "event_reasons": (
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 1),
+        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 1),
+    ),
+    "throttle_power_ns": (
+        ("DCGM_FI_DEV_POWER_VIOLATION", 1),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", 1),
+    ),
+    "throttle_thermal_ns": (
+        ("DCGM_FI_DEV_THERMAL_VIOLATION", 1),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", 1),
+    ),
     "throttle_brake_ns": (("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", 1),),
 }
-_HW_THERMAL = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"  # added to the software's, where both are there
-#: A gauge with the XID of the last fault, 0 where there was none; it keeps its value until the driver is loaded anew (dcgm_fields.h).
+# added to the software's, where both are there
+_HW_THERMAL = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"
+#: A gauge with the XID of the last fault, 0 where there was none; it keeps its value until the
+#: driver is loaded anew (dcgm_fields.h).
 XID_NAMES = (("DCGM_FI_DEV_XID_ERRORS", 1.0), ("DCGM_FI_DEV_XID_ERROR", 1.0))
-_WHOLE = frozenset({"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns", "xid"})
-#: DCGM's "no value": blank, not found, not supported, no permission, for 32-bit integers, for floats and for 64-bit integers
-#: (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK, DCGM_INT64_BLANK, each and the three after it).
+_WHOLE = frozenset(
+    {"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns", "xid"}
+)
+#: DCGM's "no value": blank, not found, not supported, no permission, for 32-bit integers, for
+#: floats and for 64-bit integers (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK,
+#: DCGM_INT64_BLANK, each and the three after it).
 _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (2.0**63 - 1024, math.inf))
 #: What an exporter has switched off by default and what only it can prove.
 PROOF = {
@@ -67,7 +96,8 @@ class DcgmCard:
 
 
 def parse_dcgm(text: str) -> dict[str, DcgmCard]:
-    """The cards of a page by UUID. With MIG the series of a card's instances repeat the card's own: the first is taken.
+    """The cards of a page by UUID. With MIG the series of a card's instances repeat the card's own:
+    the first is taken.
 
     Raises ValueError for a page that is no exposition.
     """
@@ -86,16 +116,22 @@ def parse_dcgm(text: str) -> dict[str, DcgmCard]:
 
 
 def _card(uuid: str, labels: Mapping[str, str], raw: Mapping[str, float]) -> DcgmCard:
-    values: dict[str, float | int | None] = {name: _first(raw, name, names) for name, names in NAMES.items()}
+    values: dict[str, float | int | None] = {
+        name: _first(raw, name, names) for name, names in NAMES.items()
+    }
     hardware = _known(raw.get(_HW_THERMAL))
     if hardware is not None and "DCGM_FI_DEV_THERMAL_VIOLATION" not in raw:
         values["throttle_thermal_ns"] = int(values["throttle_thermal_ns"] or 0) + int(hardware)
     driver = labels.get("DCGM_FI_DRIVER_VERSION") or None
     xid = _first(raw, "xid", XID_NAMES)
-    return DcgmCard(uuid, labels.get("modelName") or None, driver, values, None if xid is None else int(xid))
+    return DcgmCard(
+        uuid, labels.get("modelName") or None, driver, values, None if xid is None else int(xid)
+    )
 
 
-def _first(raw: Mapping[str, float], name: str, names: tuple[tuple[str, float], ...]) -> float | int | None:
+def _first(
+    raw: Mapping[str, float], name: str, names: tuple[tuple[str, float], ...]
+) -> float | int | None:
     for their_name, factor in names:
         value = _known(raw.get(their_name))
         if value is not None:
@@ -112,15 +148,21 @@ def _known(value: float | None) -> float | None:
 
 @dataclass(slots=True)
 class DcgmSession:
-    """Reads an exporter's page. Raises what the NVML session raises, with the exporter's own reasons."""
+    """Reads an exporter's page. Raises what the NVML session raises, with the exporter's own
+    reasons.
+    """
 
     url: str
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PAGE_TIMEOUT_S))
     clock: Callable[[], float] = time.monotonic
     unreadable: dict[str, CardLostError] = field(default_factory=dict)
-    xids: dict[str, int] = field(default_factory=dict)  # last code by card; give the next session of a page the last one's
+    xids: dict[str, int] = field(
+        default_factory=dict
+    )  # last code by card; give the next session of a page the last one's
     _cards: dict[str, DcgmCard] = field(default_factory=dict)
-    _seen: dict[str, tuple[datetime, int]] = field(default_factory=dict)  # when a card's present values were first seen
+    _seen: dict[str, tuple[datetime, int]] = field(
+        default_factory=dict
+    )  # when a card's present values were first seen
     _fetched_s: float | None = None
     _events: list[tuple[str, int]] = field(default_factory=list)
 
@@ -139,18 +181,24 @@ class DcgmSession:
             raise CardsUnavailableError(f"the DCGM page at {self.url} shows no cards", "error")
 
     def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """One card as the page shows it. `at` and `monotonic_ns` are used where the page shows something new. Raises CardLostError."""
+        """One card as the page shows it. `at` and `monotonic_ns` are used where the page shows
+        something new. Raises CardLostError.
+        """
         if self._fetched_s is None or self.clock() - self._fetched_s > PAGE_FRESH_S:
             self._fetch(at, monotonic_ns)
         card = self._cards.get(uuid)
         if card is None:
-            raise CardLostError(uuid, f"the DCGM page at {self.url} does not show this card any more")
+            raise CardLostError(
+                uuid, f"the DCGM page at {self.url} does not show this card any more"
+            )
         seen_at, seen_ns = self._seen[uuid]
         values: dict[str, Any] = dict(card.values)
         return GpuReading(at=seen_at, monotonic_ns=seen_ns, uuid=uuid, name=card.name, **values)
 
     def events(self, at: datetime) -> list[GpuEvent]:
-        """New codes on the pages since the last call. The same fault twice in a row is one: the gauge does not move."""
+        """New codes on the pages since the last call. The same fault twice in a row is one: the
+        gauge does not move.
+        """
         taken, self._events = self._events, []
         return [GpuEvent(uuid, at, xid) for uuid, xid in taken]
 
@@ -158,7 +206,8 @@ class DcgmSession:
         """Driver and cards as the page labels them."""
         drivers = {card.driver_version for card in self._cards.values() if card.driver_version}
         cards = tuple(
-            CardIdentity(uuid=card.uuid, name=card.name, power_limit_w=card.values["power_limit_w"]) for card in self._cards.values()
+            CardIdentity(uuid=card.uuid, name=card.name, power_limit_w=card.values["power_limit_w"])
+            for card in self._cards.values()
         )
         return CardsIdentity(drivers.pop() if len(drivers) == 1 else None, None, cards)
 
@@ -189,7 +238,9 @@ class DcgmSession:
         return CardLostError("DCGM", f"the DCGM page at {self.url} {why}", CardFault.SOURCE)
 
     def _note_xid(self, card: DcgmCard) -> None:
-        """A code that stands on the first page that we see of a card is of an unknown time, perhaps of last month: no event."""
+        """A code that stands on the first page that we see of a card is of an unknown time, perhaps
+        of last month: no event.
+        """
         if card.xid is None:
             return
         if card.xid not in {0, self.xids.get(card.uuid, card.xid)}:
@@ -198,8 +249,13 @@ class DcgmSession:
 
 
 def missing_proof(reading: GpuReading) -> str | None:
-    """What the exporter must switch on before heat can be proved on these cards, as one sentence; None where nothing is missing."""
+    """What the exporter must switch on before heat can be proved on these cards, as one sentence;
+    None where nothing is missing.
+    """
     missing = [name for ours, name in PROOF.items() if getattr(reading, ours) is None]
     if not missing:
         return None
-    return f"heat cannot be proved as a cause: enable {', '.join(missing)} in the DCGM exporter's list of counters"
+    return (
+        f"heat cannot be proved as a cause: enable {', '.join(missing)} in the DCGM "
+        "exporter's list of counters"
+    )

@@ -1,4 +1,6 @@
-"""Opening a TCP connection by name: each address in turn, a slow one not waited for (RFC 8305, "Happy Eyeballs")."""
+"""Opening a TCP connection by name: each address in turn, a slow one not waited for (RFC 8305,
+"Happy Eyeballs").
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 
 async def connected_socket(host: str, port: int) -> socket.socket:
-    """A connected socket that does not block, TCP_NODELAY set. Raises OSError: that of the last address, or for a name without one."""
+    """A connected socket that does not block, TCP_NODELAY set. Raises OSError: that of the last
+    address, or for a name without one.
+    """
     waiting = await _addresses(host, port)
     trying: set[asyncio.Task[socket.socket]] = set()
     failure: BaseException = OSError(f"{host} has no address")
@@ -21,7 +25,11 @@ async def connected_socket(host: str, port: int) -> socket.socket:
         while waiting or trying:
             if waiting:
                 trying.add(asyncio.create_task(_connect(*waiting.pop(0))))
-            done, _ = await asyncio.wait(trying, timeout=NEXT_ADDRESS_S if waiting else None, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                trying,
+                timeout=NEXT_ADDRESS_S if waiting else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             for task in done:
                 trying.discard(task)
                 error = task.exception()
@@ -42,7 +50,9 @@ async def _let_go(trying: set[asyncio.Task[socket.socket]]) -> None:
 
 
 async def _addresses(host: str, port: int) -> list[Address]:
-    """What a name stands for, in the order of preference of this machine. A literal address asks nobody, and waits for no thread."""
+    """What a name stands for, in the order of preference of this machine. A literal address asks
+    nobody, and waits for no thread.
+    """
     try:
         family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
     except ValueError:

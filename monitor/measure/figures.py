@@ -1,4 +1,6 @@
-"""From marks, answers and readings to the figures of a sample. Pure; docs/units.md tells each formula."""
+"""From marks, answers and readings to the figures of a sample. Pure; docs/units.md tells each
+formula.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,22 @@ UNKNOWN_TIMING = {"queue_ms": None, "prefill_ms": None, "decode_ms": None, "serv
 
 
 def decode_tok_s(answer: Answer) -> float | None:
-    """Tokens a second after the first chunk: (tokens - tokens in the first chunk) / (last token - first token)."""
-    tokens, first, start, end = answer.tokens_received, answer.tokens_at_first, answer.first_token_ns, answer.last_token_ns
-    if tokens is None or first is None or start is None or end is None or tokens < MIN_TOKENS_FOR_RATE:
+    """Tokens a second after the first chunk: (tokens - tokens in the first chunk) / (last token -
+    first token).
+    """
+    tokens, first, start, end = (
+        answer.tokens_received,
+        answer.tokens_at_first,
+        answer.first_token_ns,
+        answer.last_token_ns,
+    )
+    if (
+        tokens is None
+        or first is None
+        or start is None
+        or end is None
+        or tokens < MIN_TOKENS_FOR_RATE
+    ):
         return None
     if tokens <= first or end <= start:  # all of it came at once
         return None
@@ -24,11 +39,17 @@ def decode_tok_s(answer: Answer) -> float | None:
 
 
 def itl_figures(arrivals_ns: Sequence[int]) -> dict[str, float | None]:
-    """Inter-token latency as a reader feels it: the gaps between chunks that brought tokens (nearest-rank percentiles)."""
+    """Inter-token latency as a reader feels it: the gaps between chunks that brought tokens
+    (nearest-rank percentiles).
+    """
     gaps = sorted((b - a) / 1e6 for a, b in pairwise(arrivals_ns))
     if not gaps:
         return {"itl_p50_ms": None, "itl_p95_ms": None, "itl_max_ms": None}
-    return {"itl_p50_ms": nearest_rank(gaps, 0.5), "itl_p95_ms": nearest_rank(gaps, 0.95), "itl_max_ms": gaps[-1]}
+    return {
+        "itl_p50_ms": nearest_rank(gaps, 0.5),
+        "itl_p95_ms": nearest_rank(gaps, 0.95),
+        "itl_max_ms": gaps[-1],
+    }
 
 
 def nearest_rank(ordered: Sequence[float], share: float) -> float:
@@ -37,11 +58,14 @@ def nearest_rank(ordered: Sequence[float], share: float) -> float:
     return ordered[rank - 1]
 
 
-def server_timing(outcome: Outcome, answer: Answer, before: ServerPage | None, after: ServerPage | None) -> dict[str, Any]:
+def server_timing(
+    outcome: Outcome, answer: Answer, before: ServerPage | None, after: ServerPage | None
+) -> dict[str, Any]:
     """queue_ms, prefill_ms, decode_ms and where they come from.
 
-    The response's own metrics come first (`--enable-per-request-metrics`; its `time_to_first_token_ms` runs from scheduling to the first
-    token, so it is the prefill). The metrics page serves only when exactly one request, ours, finished between two readings.
+    The response's own metrics come first (`--enable-per-request-metrics`; its
+    `time_to_first_token_ms` runs from scheduling to the first token, so it is the prefill). The
+    metrics page serves only when exactly one request, ours, finished between two readings.
     """
     own = answer.server_metrics
     if own is not None:
@@ -64,18 +88,32 @@ def server_timing(outcome: Outcome, answer: Answer, before: ServerPage | None, a
     return dict(UNKNOWN_TIMING)
 
 
-def load_figures(outcome: Outcome, answer: Answer, before: ServerPage | None, after: ServerPage | None) -> dict[str, Any]:
-    """What the server did for others around and during the sample; None where it cannot be told apart from ours."""
+def load_figures(
+    outcome: Outcome, answer: Answer, before: ServerPage | None, after: ServerPage | None
+) -> dict[str, Any]:
+    """What the server did for others around and during the sample; None where it cannot be told
+    apart from ours.
+    """
     if before is None:
         return {}
-    figures: dict[str, Any] = {"running": before.running, "waiting": before.waiting, "kv_usage": before.kv_usage}
+    figures: dict[str, Any] = {
+        "running": before.running,
+        "waiting": before.waiting,
+        "kv_usage": before.kv_usage,
+    }
     if after is None or _restarted(before, after):
         return figures
     figures["preemptions"] = delta(before.preemptions, after.preemptions)
     ours_prompt = answer.prompt_tokens if outcome is Outcome.OK else None
-    ours_generated = answer.tokens_received if outcome is Outcome.OK else (None if answer.arrivals_ns else 0)
-    figures["other_prompt_tokens"] = _less(delta(before.prompt_tokens, after.prompt_tokens), ours_prompt)
-    figures["other_generation_tokens"] = _less(delta(before.generation_tokens, after.generation_tokens), ours_generated)
+    ours_generated = (
+        answer.tokens_received if outcome is Outcome.OK else (None if answer.arrivals_ns else 0)
+    )
+    figures["other_prompt_tokens"] = _less(
+        delta(before.prompt_tokens, after.prompt_tokens), ours_prompt
+    )
+    figures["other_generation_tokens"] = _less(
+        delta(before.generation_tokens, after.generation_tokens), ours_generated
+    )
     drafted = delta(before.draft_tokens, after.draft_tokens)
     accepted = delta(before.accepted_tokens, after.accepted_tokens)
     if drafted and accepted is not None:
@@ -84,13 +122,17 @@ def load_figures(outcome: Outcome, answer: Answer, before: ServerPage | None, af
 
 
 def _restarted(before: ServerPage, after: ServerPage) -> bool:
-    """Whether the server's process is another one, so that no counter goes on; False where it does not tell."""
+    """Whether the server's process is another one, so that no counter goes on; False where it does
+    not tell.
+    """
     a, b = before.process_start_s, after.process_start_s
     return a is not None and b is not None and a != b
 
 
 def delta(before: float | None, after: float | None) -> float | None:
-    """Growth of a counter; None where a reading is missing or the counter was reset between the two."""
+    """Growth of a counter; None where a reading is missing or the counter was reset between the
+    two.
+    """
     return None if before is None or after is None or after < before else after - before
 
 

@@ -1,7 +1,8 @@
-"""Watches the cards from a thread of its own, so that a driver that hangs never holds up the loop that takes time stamps.
+"""Watches the cards from a thread of its own, so that a driver that hangs never holds up the loop
+that takes time stamps.
 
-While a NVML call hangs, other threads run on (ctypes gives up the GIL for the call), `state()` turns blind by itself,
-and a daemon thread lets the process end.
+While a NVML call hangs, other threads run on (ctypes gives up the GIL for the call), `state()`
+turns blind by itself, and a daemon thread lets the process end.
 """
 
 from __future__ import annotations
@@ -17,14 +18,22 @@ from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from monitor.measure.cardfigures import GpuWindow, summarise
-from monitor.measure.cardsession import CardLostError, CardSession, CardsIdentity, CardsUnavailableError
+from monitor.measure.cardsession import (
+    CardLostError,
+    CardSession,
+    CardsIdentity,
+    CardsUnavailableError,
+)
 from monitor.measure.gpustate import USUAL_TIMING, GpuState, Timing
 from monitor.measure.nvml import Nvml
 from monitor.measure.recentreadings import RecentReadings
 from monitor.model import DRIVER, CardFault, GpuEvent, GpuReading, Trouble
 
 LABELS = {"at", "monotonic_ns", "uuid", "name"}  # of a reading: what is not a value
-BROKEN = {CardFault.LOST, CardFault.RESET}  # faults that last until the card answers, however else it fails meanwhile
+BROKEN = {
+    CardFault.LOST,
+    CardFault.RESET,
+}  # faults that last until the card answers, however else it fails meanwhile
 OF_ALL = {CardFault.SOURCE, CardFault.MISMATCH}  # faults that are of no single card
 
 T = TypeVar("T")
@@ -38,11 +47,11 @@ def _open_nvml() -> CardSession:
 
 
 class GpuWatch:
-    """Polls cards once per `interval_s` and hands a GpuWindow per card to `on_window` every `window_s`, and every fault that the
-    driver reports to `on_event`, from its thread.
+    """Polls cards once per `interval_s` and hands a GpuWindow per card to `on_window` every
+    `window_s`, and every fault that the driver reports to `on_event`, from its thread.
 
-    `gpus`: "auto" = every card that NVML has shown since the start, "none", or the UUIDs to watch. Keep one per process,
-    as of Nvml: with two, neither could start NVML afresh.
+    `gpus`: "auto" = every card that NVML has shown since the start, "none", or the UUIDs to watch.
+    Keep one per process, as of Nvml: with two, neither could start NVML afresh.
     """
 
     def __init__(
@@ -58,13 +67,20 @@ class GpuWatch:
     ) -> None:
         self._auto = gpus == "auto"
         self._off = gpus == "none" or not gpus
-        self._interval_s, self._window_s, self._on_window, self._on_event = interval_s, window_s, on_window, on_event
+        self._interval_s, self._window_s, self._on_window, self._on_event = (
+            interval_s,
+            window_s,
+            on_window,
+            on_event,
+        )
         self._open_session, self._timing = open_session, timing
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
         self._stopping, self._wake = threading.Event(), threading.Event()
         # Written by the thread, read by everyone: each is replaced whole.
         off, starting = "gpus: none in the configuration", "the cards have not been read yet"
-        self._state = GpuState("off" if self._off else "blind", off if self._off else starting, datetime.now(UTC))
+        self._state = GpuState(
+            "off" if self._off else "blind", off if self._off else starting, datetime.now(UTC)
+        )
         self._calling: tuple[str, float, datetime] | None = None
         self._identity: CardsIdentity | None = None
         self._wanted: frozenset[str] = frozenset() if isinstance(gpus, str) else frozenset(gpus)
@@ -86,7 +102,9 @@ class GpuWatch:
             self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the watch. Waits `timeout_s` at most: a call that hangs is left behind, with its thread."""
+        """End the watch. Waits `timeout_s` at most: a call that hangs is left behind, with its
+        thread.
+        """
         self._stopping.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -97,9 +115,17 @@ class GpuWatch:
         calling, state = self._calling, self._state
         if calling is None or (took_s := time.monotonic() - calling[1]) <= self._timing.hang_s:
             return state
-        reason = f"NVML has not answered for {took_s:.0f} s ({calling[0]}); the driver may hang: see dmesg and nvidia-smi"
+        reason = (
+            f"NVML has not answered for {took_s:.0f} s ({calling[0]}); the driver may "
+            "hang: see dmesg and nvidia-smi"
+        )
         since = state.since if state.status == "blind" else calling[2]
-        return GpuState("blind", reason, since, {**state.troubles, DRIVER: Trouble(CardFault.SOURCE, reason, since)})
+        return GpuState(
+            "blind",
+            reason,
+            since,
+            {**state.troubles, DRIVER: Trouble(CardFault.SOURCE, reason, since)},
+        )
 
     def known(self) -> frozenset[str]:
         """The cards to watch: those chosen, or all that were ever shown."""
@@ -111,7 +137,8 @@ class GpuWatch:
         return frozenset() if DRIVER in state.troubles else state.answering
 
     def identity(self) -> CardsIdentity | None:
-        """Versions and cards as last read; None while NVML cannot be opened, and then `state().reason` says why.
+        """Versions and cards as last read; None while NVML cannot be opened, and then
+        `state().reason` says why.
 
         A card that cannot be read keeps what was last known of it, with its processes unknown.
         """
@@ -122,7 +149,8 @@ class GpuWatch:
         return self._readings.last_before(monotonic_ns)
 
     async def after(self, monotonic_ns: int, timeout_s: float = 0.5) -> dict[str, GpuReading]:
-        """The first reading of each card that began after that instant, asking the thread for one at once.
+        """The first reading of each card that began after that instant, asking the thread for one
+        at once.
 
         After `timeout_s` it returns those that there are.
         """
@@ -142,7 +170,9 @@ class GpuWatch:
         while not self._stopping.is_set():
             try:
                 self._tick()
-            except Exception as error:  # whatever it is: a thread that died would look like cards that are well
+            except (
+                Exception
+            ) as error:  # whatever it is: a thread that died would look like cards that are well
                 log.exception("The GPU watch met an error that it does not know")
                 self._close()
                 unknown = f"the GPU watch met an error that it does not know: {error!r}"
@@ -170,10 +200,16 @@ class GpuWatch:
                 self._session = session = self._open_session()
         except CardsUnavailableError as error:
             self._identity = None
-            return self._fail(error.reason, self._without_session(error), absent=error.kind == "absent" and not self._seen)
+            return self._fail(
+                error.reason,
+                self._without_session(error),
+                absent=error.kind == "absent" and not self._seen,
+            )
         self._seen, self._identity_due = True, 0.0
         self._wanted |= frozenset(session.uuids if self._auto else ())
-        ours = self._auto or not self._wanted <= set(session.uuids)  # a card that is missing may be an unreadable one
+        ours = self._auto or not self._wanted <= set(
+            session.uuids
+        )  # a card that is missing may be an unreadable one
         self._lost = dict(session.unreadable) if ours else {}
         return None
 
@@ -181,9 +217,15 @@ class GpuWatch:
         self._identity_due = time.monotonic() + self._timing.identity_s
         with self._call("reading versions and cards"):
             found = session.identity()
-        known = {card.uuid: replace(card, processes=None) for card in (self._identity.cards if self._identity else ())}
+        known = {
+            card.uuid: replace(card, processes=None)
+            for card in (self._identity.cards if self._identity else ())
+        }
         cards = known | {card.uuid: card for card in found.cards}
-        hidden = {*(self._wanted - cards.keys()), *(self._nameless(self._lost) if self._wanted <= set(session.uuids) else ())}
+        hidden = {
+            *(self._wanted - cards.keys()),
+            *(self._nameless(self._lost) if self._wanted <= set(session.uuids) else ()),
+        }
         mine = tuple(cards[uuid] for uuid in sorted(self._wanted & cards.keys()))
         self._identity = replace(found, cards=mine, hidden=tuple(sorted(hidden)))
 
@@ -196,7 +238,10 @@ class GpuWatch:
         self._watched = frozenset(self._wanted - self._lost.keys())
         self._take_events(session)
         if self._lost:
-            self._fail("; ".join(f"{card}: {error.reason}" for card, error in sorted(self._lost.items())), self._lost)
+            self._fail(
+                "; ".join(f"{card}: {error.reason}" for card, error in sorted(self._lost.items())),
+                self._lost,
+            )
         else:
             self._pause_s = self._timing.retry_first_s
             self._become("ok", None)
@@ -207,9 +252,13 @@ class GpuWatch:
             reading = session.read(uuid, at, began_ns)
         took_s = (time.monotonic_ns() - began_ns) / 1e9
         if took_s > self._timing.hang_s:  # its values are of no known moment
-            raise CardLostError(uuid, f"a reading took {took_s:.1f} s; the driver may be about to hang: see dmesg")
+            raise CardLostError(
+                uuid, f"a reading took {took_s:.1f} s; the driver may be about to hang: see dmesg"
+            )
         if all(getattr(reading, f.name) is None for f in fields(reading) if f.name not in LABELS):
-            raise CardLostError(uuid, "the card answers no question; see nvidia-smi -q")  # a dead handle may only say "invalid"
+            raise CardLostError(
+                uuid, "the card answers no question; see nvidia-smi -q"
+            )  # a dead handle may only say "invalid"
         return reading
 
     def _keep(self, reading: GpuReading) -> None:
@@ -242,45 +291,79 @@ class GpuWatch:
             log.exception("What was seen of the cards could not be handed over")
 
     def _without_session(self, error: CardsUnavailableError) -> Mapping[str, CardLostError]:
-        """What is blind where no session can be had: known cards among those that cannot be listed, or else all of them."""
+        """What is blind where no session can be had: known cards among those that cannot be listed,
+        or else all of them.
+        """
         if not error.unreadable:
             fault = CardFault.MISMATCH if error.kind == "mismatch" else CardFault.SOURCE
             return {DRIVER: CardLostError(DRIVER, error.reason, fault)}
-        return {**error.unreadable, **{uuid: CardLostError(uuid, error.reason, CardFault.MISSING) for uuid in self._wanted}}
+        return {
+            **error.unreadable,
+            **{uuid: CardLostError(uuid, error.reason, CardFault.MISSING) for uuid in self._wanted},
+        }
 
     def _nameless(self, lost: Mapping[str, CardLostError]) -> dict[str, CardLostError]:
         return {card: error for card, error in lost.items() if card not in self._wanted | {DRIVER}}
 
     def _troubles(self, lost: Mapping[str, CardLostError]) -> Mapping[str, Trouble]:
-        """What is blind, each with the time since when. A card that cannot be listed has no UUID ("card 0"): where known ones are
-        missing, these are they. A card that was read before and is shown no more is lost."""
+        """What is blind, each with the time since when. A card that cannot be listed has no UUID
+        ("card 0"): where known ones are missing, these are they. A card that was read before and is
+        shown no more is lost.
+        """
         missing = {uuid for uuid, error in lost.items() if error.fault is CardFault.MISSING}
         nameless = self._nameless(lost)
         if missing and nameless:
             same = next(iter(nameless.values()))
-            lost = {card: same if card in missing else error for card, error in lost.items() if card not in nameless}
+            lost = {
+                card: same if card in missing else error
+                for card, error in lost.items()
+                if card not in nameless
+            }
         now, before = datetime.now(UTC), self._state.troubles
         found: dict[str, Trouble] = {}
         for card, error in lost.items():
             vanished = error.fault is CardFault.MISSING and card in self._readings
             key = DRIVER if error.fault in OF_ALL else card
-            found[key] = Trouble(CardFault.LOST if vanished else error.fault, error.reason, before[key].since if key in before else now)
-        lasting = {card: trouble for card, trouble in before.items() if trouble.fault in BROKEN and card in self._wanted - self._watched}
-        return found | {card: trouble for card, trouble in lasting.items() if card not in found or found[card].fault not in BROKEN}
+            found[key] = Trouble(
+                CardFault.LOST if vanished else error.fault,
+                error.reason,
+                before[key].since if key in before else now,
+            )
+        lasting = {
+            card: trouble
+            for card, trouble in before.items()
+            if trouble.fault in BROKEN and card in self._wanted - self._watched
+        }
+        return found | {
+            card: trouble
+            for card, trouble in lasting.items()
+            if card not in found or found[card].fault not in BROKEN
+        }
 
     def _fail(self, reason: str, lost: Mapping[str, CardLostError], absent: bool = False) -> None:
         """Say why, and open the session again after a pause, unless that is due already."""
-        self._become("absent" if absent else "blind", reason, {} if absent else self._troubles(lost))
+        self._become(
+            "absent" if absent else "blind", reason, {} if absent else self._troubles(lost)
+        )
         if self._retry_at is None:
             self._retry_at = time.monotonic() + (self._timing.absent_s if absent else self._pause_s)
             self._pause_s = min(2 * self._pause_s, self._timing.retry_last_s)
 
-    def _become(self, status: Literal["ok", "absent", "blind"], reason: str | None, troubles: Mapping[str, Trouble] | None = None) -> None:
+    def _become(
+        self,
+        status: Literal["ok", "absent", "blind"],
+        reason: str | None,
+        troubles: Mapping[str, Trouble] | None = None,
+    ) -> None:
         before = self._state
         since = before.since if before.status == status else datetime.now(UTC)
         self._state = GpuState(status, reason, since, troubles or {}, self._watched)
         if (status, reason) != (before.status, before.reason):
-            log.log(logging.WARNING if status == "blind" else logging.INFO, "GPU watch: %s", reason or "all cards read")
+            log.log(
+                logging.WARNING if status == "blind" else logging.INFO,
+                "GPU watch: %s",
+                reason or "all cards read",
+            )
 
     def _close(self) -> None:
         self._watched = frozenset()

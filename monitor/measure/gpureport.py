@@ -1,6 +1,8 @@
-"""A report that a user can send: what NVML offers on this machine, question by question, so that a card we never saw can be supported.
+"""A report that a user can send: what NVML offers on this machine, question by question, so that a
+card we never saw can be supported.
 
-It names no host, no user, no process and no serial number; a UUID becomes a short hash, the same in every report of that card.
+It names no host, no user, no process and no serial number; a UUID becomes a short hash, the same in
+every report of that card.
 """
 
 from __future__ import annotations
@@ -31,32 +33,67 @@ GETTERS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("nvmlDeviceGetVirtualizationMode", ()),
     ("nvmlDeviceGetArchitecture", ()),
     ("nvmlDeviceGetPowerManagementDefaultLimit", ()),
-    *(("nvmlDeviceGetTemperatureThreshold", (kind,)) for kind in range(4)),  # shutdown, slowdown, memory, GPU
+    *(
+        ("nvmlDeviceGetTemperatureThreshold", (kind,)) for kind in range(4)
+    ),  # shutdown, slowdown, memory, GPU
 )
-#: And field ids (nvml.h): the counters of throttling under every number that a release gave them, other power and temperature fields.
-FIELDS = (75, 76, 77, 78, 79, 83, 185, 186, 190, 192, 193, 194, 195, 196, 230, 251, 252, 253, 269, 270, 271)
+#: And field ids (nvml.h): the counters of throttling under every number that a release gave them,
+#: other power and temperature fields.
+FIELDS = (
+    75,
+    76,
+    77,
+    78,
+    79,
+    83,
+    185,
+    186,
+    190,
+    192,
+    193,
+    194,
+    195,
+    196,
+    230,
+    251,
+    252,
+    253,
+    269,
+    270,
+    271,
+)
 UNITS = {
     "reading": "°C, MHz, W, J, MiB, ns; util 0..1; event_reasons a bit mask",
     "identity": "W, MHz, MiB",
     "questions": "as NVML gives them: °C, MHz, mW, mJ, bytes, per cent, ns; nothing is converted",
 }
-_HIDDEN = ("nvmlDeviceGetComputeRunningProcesses", "fields")  # whose values are left out: processes, and the call that carries the fields
+_HIDDEN = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "fields",
+)  # whose values are left out: processes, and the call that carries the fields
 
 
 def gpu_report() -> dict[str, Any]:
-    """Ask every card everything once. Never raises: what stands in the way is `error`. A driver that hangs is given up after HANG_S."""
+    """Ask every card everything once. Never raises: what stands in the way is `error`. A driver
+    that hangs is given up after HANG_S.
+    """
     found: dict[str, Any] = {}
     asking = threading.Thread(target=_ask_all, args=(found,), name="gpu-report", daemon=True)
     asking.start()
     asking.join(HANG_S)
-    hung = f"NVML has not answered for {HANG_S:.0f} s; the driver may hang: see dmesg and nvidia-smi"
+    hung = (
+        f"NVML has not answered for {HANG_S:.0f} s; the driver may hang: see dmesg and nvidia-smi"
+    )
     return {
         "format": "vllm-canary gpu-report 1",
         "vllm_canary": __version__,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "binding": f"nvidia-ml-py {metadata.version('nvidia-ml-py')}",
-        "privacy": "no host, user or process names, no serial numbers; a uuid is the start of its SHA-256, a process list only its length",
+        "privacy": (
+            "no host, user or process names, no serial numbers; a uuid is the start of "
+            "its SHA-256, a process list only its length"
+        ),
         "units": UNITS,
         "error": hung if asking.is_alive() else None,
         "cards": [],
@@ -72,7 +109,8 @@ def _ask_all(found: dict[str, Any]) -> None:
         found["cards"] = [_card(session, uuid) for uuid in session.uuids]
     except CardsUnavailableError as error:
         found["error"] = error.reason
-    except Exception as error:  # whatever a driver or binding does that we never saw: exactly that is what a report is for
+    # whatever a driver or binding does that we never saw: exactly that is what a report is for
+    except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
     finally:
         session.close()
@@ -83,7 +121,11 @@ def _machine(session: Nvml) -> dict[str, Any]:
     return {
         "driver": versions.driver_version,
         "cuda": versions.cuda_driver_version,
-        "throttle_fields": {"thermal": chosen.thermal, "brake": chosen.brake, "power": (POWER_THROTTLE,)},
+        "throttle_fields": {
+            "thermal": chosen.thermal,
+            "brake": chosen.brake,
+            "power": (POWER_THROTTLE,),
+        },
         "memory_temperature_field": MEMORY_TEMP,
         "throttle_fields_of_the_binding": _binding_fields(),
         "unreadable": {card: error.reason for card, error in session.unreadable.items()},
@@ -109,8 +151,12 @@ def _card(session: Nvml, uuid: str) -> dict[str, Any]:
     return {**card, "questions": _questions(session.support(uuid), session.said(uuid))}
 
 
-def _questions(support: Mapping[str, Support], said: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By getter or field: what became of the question ("failed": an error of the moment), and the value where it tells nobody anything."""
+def _questions(
+    support: Mapping[str, Support], said: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """By getter or field: what became of the question ("failed": an error of the moment), and the
+    value where it tells nobody anything.
+    """
     return {
         question: {
             "support": support.get(question, "failed"),
@@ -127,16 +173,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     members = getattr(value, "_fields_", ())
-    return {member[0]: _plain(getattr(value, member[0])) for member in members} if members else repr(type(value))
+    return (
+        {member[0]: _plain(getattr(value, member[0])) for member in members}
+        if members
+        else repr(type(value))
+    )
 
 
 def short_uuid(uuid: str) -> str:
-    """Tells two cards of one report apart and the same card in two, and does not tell which card it is."""
+    """Tells two cards of one report apart and the same card in two, and does not tell which card it
+    is.
+    """
     return "sha256:" + hashlib.sha256(uuid.encode()).hexdigest()[:12]
 
 
-
 def _binding_fields() -> dict[str, int]:
-    """The numbers that the binding itself has for these counters: they tell the release that it was made for, not the driver's."""
+    """The numbers that the binding itself has for these counters: they tell the release that it was
+    made for, not the driver's.
+    """
     prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON_"
-    return {name.removeprefix(prefix).lower(): getattr(pynvml, name) for name in sorted(dir(pynvml)) if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix).lower(): getattr(pynvml, name)
+        for name in sorted(dir(pynvml))
+        if name.startswith(prefix)
+    }

@@ -12,10 +12,12 @@ from monitor.model import Trouble
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """Whether the cards can be seen. `off`: not wanted; `absent`: no NVIDIA GPU here; `blind`: there, and not readable.
+    """Whether the cards can be seen. `off`: not wanted; `absent`: no NVIDIA GPU here; `blind`:
+    there, and not readable.
 
-    `since` is when this status began; `reason`, for a person, is None only while all is well. `troubles` tells what is blind:
-    nothing before the first look. `answering` are the cards that could be read at the last look.
+    `since` is when this status began; `reason`, for a person, is None only while all is well.
+    `troubles` tells what is blind: nothing before the first look. `answering` are the cards that
+    could be read at the last look.
     """
 
     status: Literal["ok", "absent", "blind", "off"]

@@ -1,4 +1,6 @@
-"""The server's own process, where it runs on this machine and may be seen: its command line, options, environment and start."""
+"""The server's own process, where it runs on this machine and may be seen: its command line,
+options, environment and start.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,27 @@ import psutil
 
 DEFAULT_VLLM_PORT = 8000
 SHARED_S = 30.0  # how long one look over the processes of this machine serves all targets
-#: process_start_time_seconds rests on the kernel's boot time in whole seconds, and a server's files and socket are opened after its start.
+#: process_start_time_seconds rests on the kernel's boot time in whole seconds, and a server's files
+#: and socket are opened after its start.
 START_SLACK_S = 2.0
-# Settings that count tokens are no secrets: --max-num-batched-tokens, --tokenizer-mode, --long-prefill-token-threshold.
-_SECRET = re.compile(r"key|token(?!s|iz|[-_](?:id|thresh|budget|len))|secret|passw|credential", re.IGNORECASE)
-_SECRET_MEMBER = re.compile(rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)  # of a JSON object
+# Settings that count tokens are no secrets: --max-num-batched-tokens, --tokenizer-mode,
+# --long-prefill-token-threshold.
+_SECRET = re.compile(
+    r"key|token(?!s|iz|[-_](?:id|thresh|budget|len))|secret|passw|credential", re.IGNORECASE
+)
+_SECRET_MEMBER = re.compile(
+    rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE
+)  # of a JSON object
 _USER_PART = re.compile(r"://[^/@\s]*@")  # of an address
 _OPTION = re.compile(r"--?[A-Za-z]")  # also vLLM's short ones, such as -tp; -1 is a value
-#: Options that have a fingerprint field of their own, or that only say where the server listens and what it logs.
+#: Options that have a fingerprint field of their own, or that only say where the server listens and
+#: what it logs.
 _NOT_A_SETTING = re.compile(
     r"^(model|served-model-name|max-model-len|tokenizer|chat-template|host|port|uds|root-path|ssl-.*|allowed-.*|allow-credentials"
     r"|uvicorn-.*|disable-uvicorn-.*|log-.*|.*-log-.*|enable-log-.*|disable-log-.*|max-log-len|disable-fastapi-docs|middleware|h11-.*)$"
 )
-#: Environment that changes how a server computes. An allow-list: what is not named here is never read into the history.
+#: Environment that changes how a server computes. An allow-list: what is not named here is never
+#: read into the history.
 _ENVIRONMENT = re.compile(
     r"^(VLLM_(?!CACHE_ROOT|CONFIG_ROOT|NO_USAGE|DO_NOT|USAGE_|LOGGING_|LOG_|HOST_IP|PORT|RPC_|NCCL_SO).*"
     r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|NCCL_.*|PYTORCH_(CUDA_)?ALLOC_CONF|OMP_NUM_THREADS|TORCH_CUDA_ARCH_LIST)$"
@@ -52,11 +62,19 @@ class _Look:
     at_s: float  # Unix time, to be compared with a server's start
     age_from_s: float  # monotonic
     listening: Mapping[int, frozenset[int]]  # who listens, by port
-    launched: list[tuple[int, ServerProcess]] | None = None  # API servers by the port of their command line; looked for only when needed
+    launched: list[tuple[int, ServerProcess]] | None = (
+        None  # API servers by the port of their command line; looked for only when needed
+    )
 
     def is_fresh(self, started_s: float | None) -> bool:
-        """Whether it may stand for a new look at a server that started then. One from before knows the server that was there before."""
-        return started_s is not None and self.at_s > started_s + START_SLACK_S and time.monotonic() - self.age_from_s < SHARED_S
+        """Whether it may stand for a new look at a server that started then. One from before knows
+        the server that was there before.
+        """
+        return (
+            started_s is not None
+            and self.at_s > started_s + START_SLACK_S
+            and time.monotonic() - self.age_from_s < SHARED_S
+        )
 
 
 _last_look: _Look | None = None
@@ -65,16 +83,22 @@ _last_look: _Look | None = None
 def find_server(port: int, started_s: float | None = None) -> ServerProcess:
     """The vLLM process that listens on a port of this machine. Raises ProcessHiddenError.
 
-    A look over all processes takes 50 ms of Python, and one serves all targets for half a minute: `started_s`, the server's start in Unix
-    time where its metrics page tells it, says which looks know this server. Without it each call looks anew.
+    A look over all processes takes 50 ms of Python, and one serves all targets for half a minute:
+    `started_s`, the server's start in Unix time where its metrics page tells it, says which looks
+    know this server. Without it each call looks anew.
     """
     look = _look(started_s)
     pids = look.listening.get(port, frozenset())
-    candidates = [p for p in (_process(pid) for pid in pids) if p is not None] or _by_command(look, port)
+    candidates = [p for p in (_process(pid) for pid in pids) if p is not None] or _by_command(
+        look, port
+    )
     vllm = [p for p in candidates if any("vllm" in word.lower() for word in p.command)]
     if not vllm:
         whose = "a process that is not vLLM" if candidates else "no process that this user may see"
-        raise ProcessHiddenError(f"port {port} is held by {whose}; run as the server's user or as root, or the server is in a container")
+        raise ProcessHiddenError(
+            f"port {port} is held by {whose}; run as the server's user or as root, or the "
+            "server is in a container"
+        )
     return min(vllm, key=lambda p: p.started_s)  # workers are children of the one that was launched
 
 
@@ -98,10 +122,14 @@ def _listening() -> Mapping[int, frozenset[int]]:
 
 
 def _by_command(look: _Look, port: int) -> list[ServerProcess]:
-    """Where sockets may not be looked at, command lines usually may: the vLLM server launched with this port."""
+    """Where sockets may not be looked at, command lines usually may: the vLLM server launched with
+    this port.
+    """
     if look.launched is None:
         seen = [_process(process.pid) for process in psutil.process_iter()]
-        look.launched = [(_port_of(p.command), p) for p in seen if p is not None and _is_api_server(p.command)]
+        look.launched = [
+            (_port_of(p.command), p) for p in seen if p is not None and _is_api_server(p.command)
+        ]
     return [process for its_port, process in look.launched if its_port == port]
 
 
@@ -138,14 +166,22 @@ def _environment(process: psutil.Process) -> Mapping[str, str] | None:
         everything = process.environ()
     except (psutil.Error, OSError):
         return None
-    return {k: v for k, v in sorted(everything.items()) if _ENVIRONMENT.match(k) and not _SECRET.search(k)}
+    return {
+        k: v
+        for k, v in sorted(everything.items())
+        if _ENVIRONMENT.match(k) and not _SECRET.search(k)
+    }
 
 
 def options_of(command: Sequence[str], keep_all: bool = False) -> dict[str, str | bool | list[str]]:
-    """The launch options by name without their dashes; secrets and what has a field of its own are left out unless `keep_all`."""
+    """The launch options by name without their dashes; secrets and what has a field of its own are
+    left out unless `keep_all`.
+    """
     options: dict[str, str | bool | list[str]] = {}
     # What stands before the launched program belongs to sudo, a shell or Python.
-    index = next((i + 1 for i, word in enumerate(command) if word == "serve" or "api_server" in word), 0)
+    index = next(
+        (i + 1 for i, word in enumerate(command) if word == "serve" or "api_server" in word), 0
+    )
     while index < len(command):
         word = command[index]
         index += 1
@@ -164,7 +200,9 @@ def options_of(command: Sequence[str], keep_all: bool = False) -> dict[str, str 
 
 
 def shown_command(command: Sequence[str]) -> str:
-    """The command line for people: the value of everything whose name speaks of a secret is masked."""
+    """The command line for people: the value of everything whose name speaks of a secret is
+    masked.
+    """
     words: list[str] = []
     hide_next = False
     for word in command:

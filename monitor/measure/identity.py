@@ -1,4 +1,6 @@
-"""What is being served, field by field, each with its source, or with the reason why it is unknown. Nothing here raises for a server."""
+"""What is being served, field by field, each with its source, or with the reason why it is unknown.
+Nothing here raises for a server.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,28 @@ from monitor.measure.hostprocess import (
     shown_command,
 )
 from monitor.measure.modelfiles import ModelFilesError, read_model_files
-from monitor.model import DERIVED_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Fingerprint, FingerprintField, ServerPage
+from monitor.model import (
+    DERIVED_FIELDS,
+    ROOT_FIELDS,
+    SOFT_FIELDS,
+    Fingerprint,
+    FingerprintField,
+    ServerPage,
+)
 from monitor.text import one_line, whole_text
 
-#: Fixed texts: what they become is a fingerprint of tokenizer and template. No system role: some templates refuse it.
+#: Fixed texts: what they become is a fingerprint of tokenizer and template. No system role: some
+#: templates refuse it.
 TEMPLATE_MESSAGES = (
     {"role": "user", "content": "The canary sings at noon."},
     {"role": "assistant", "content": "It does, 3 times."},
     {"role": "user", "content": "Why?"},
 )
-TOKENIZER_TEXT = "The canary sings at noon: 3 × 1.5 = 4.5 — naïve? {\"ok\": true}\n\tdef f(x): return x"
-#: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is size over length and moves by itself.
+TOKENIZER_TEXT = (
+    'The canary sings at noon: 3 × 1.5 = 4.5 — naïve? {"ok": true}\n\tdef f(x): return x'
+)
+#: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is size over length
+#: and moves by itself.
 KV_SETTINGS = (
     "block_size",
     "cache_dtype",
@@ -77,23 +90,32 @@ class _Fields:
         if value is None:
             return
         try:
-            self.values[name] = FingerprintField(name, role_of(name), kept(value), one_line(source, LONGEST_REASON))
+            self.values[name] = FingerprintField(
+                name, role_of(name), kept(value), one_line(source, LONGEST_REASON)
+            )
         except (RecursionError, ValueError, TypeError) as error:
             self.unknown(f"what {source} tells of it cannot be kept: {error}", name)
 
     def unknown(self, reason: str, *names: str) -> None:
         for name in names:
-            self.values.setdefault(name, FingerprintField(name, role_of(name), reason=one_line(reason, LONGEST_REASON)))
+            self.values.setdefault(
+                name, FingerprintField(name, role_of(name), reason=one_line(reason, LONGEST_REASON))
+            )
 
 
 def kept(value: Any) -> Any:
-    """A value as it is kept, compared and shown: printable text, JSON that every reader takes, and no more of it than somebody reads. Of a
-    longer one the size and a hash are kept, so that a change is still one. Raises ValueError for figures that no JSON holds."""
+    """A value as it is kept, compared and shown: printable text, JSON that every reader takes, and
+    no more of it than somebody reads. Of a longer one the size and a hash are kept, so that a
+    change is still one. Raises ValueError for figures that no JSON holds.
+    """
     clean = _printable(value)
     text = json.dumps(clean, ensure_ascii=False, sort_keys=True, allow_nan=False)
     if len(text) <= LONGEST_VALUE:
         return clean
-    return f"{text[:LONGEST_HEAD]}… ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
+    return (
+        f"{text[:LONGEST_HEAD]}… ({len(text)} characters, sha256 "
+        f"{hashlib.sha256(text.encode()).hexdigest()[:16]})"
+    )
 
 
 def _printable(value: Any) -> Any:
@@ -119,10 +141,14 @@ async def read_identity(sources: Sources, page: ServerPage) -> Fingerprint:
     await asyncio.to_thread(_from_host, sources.settings, fields, page)
     if sources.system_fingerprint is not None:
         fields.known("system_fingerprint", sources.system_fingerprint, "answer of a canary")
-    fields.unknown("no canary of this start has answered yet, or the server sends none", "system_fingerprint")
+    fields.unknown(
+        "no canary of this start has answered yet, or the server sends none", "system_fingerprint"
+    )
     fields.unknown("not read by this version", *ROOT_FIELDS, *DERIVED_FIELDS, *SOFT_FIELDS)
     order = (*ROOT_FIELDS, *DERIVED_FIELDS, *SOFT_FIELDS)
-    return Fingerprint(sources.settings.name, datetime.now(UTC), {name: fields.values[name] for name in order})
+    return Fingerprint(
+        sources.settings.name, datetime.now(UTC), {name: fields.values[name] for name in order}
+    )
 
 
 async def _from_api(sources: Sources, fields: _Fields) -> None:
@@ -158,7 +184,9 @@ async def _from_tokenizer(sources: Sources, fields: _Fields) -> None:
             fields.unknown(f"/tokenize: {error}", name)
             continue
         if tokens.ids:
-            fields.known(name, hashlib.sha256(json.dumps(tokens.ids).encode()).hexdigest()[:16], "/tokenize")
+            fields.known(
+                name, hashlib.sha256(json.dumps(tokens.ids).encode()).hexdigest()[:16], "/tokenize"
+            )
         fields.unknown("/tokenize gives a count without token ids", name)
         if "max_model_len" not in fields.values or fields.values["max_model_len"].value is None:
             fields.known("max_model_len", tokens.max_model_len, "/tokenize")
@@ -180,7 +208,12 @@ def _from_page(page: ServerPage, fields: _Fields) -> None:
 def _from_gpu(sources: Sources, fields: _Fields) -> None:
     gpu = sources.gpu
     if gpu is None:
-        fields.unknown(sources.gpu_reason or "no card is watched for this target", "driver_version", "gpu", "cuda_version")
+        fields.unknown(
+            sources.gpu_reason or "no card is watched for this target",
+            "driver_version",
+            "gpu",
+            "cuda_version",
+        )
         return
     fields.known("driver_version", gpu.driver_version, "NVML")
     fields.known("cuda_version", gpu.cuda_driver_version, "NVML (the newest the driver can run)")
@@ -194,7 +227,8 @@ def _from_gpu(sources: Sources, fields: _Fields) -> None:
             "mig": card.mig,
         }
         for card in sorted(gpu.cards, key=lambda c: c.uuid)
-        if not isinstance(sources.settings.watches_gpus, list) or card.uuid in sources.settings.watches_gpus
+        if not isinstance(sources.settings.watches_gpus, list)
+        or card.uuid in sources.settings.watches_gpus
     ]
     chosen = sources.settings.watches_gpus
     hidden = [card for card in gpu.hidden if not isinstance(chosen, list) or card in chosen]
@@ -206,12 +240,16 @@ def _from_gpu(sources: Sources, fields: _Fields) -> None:
 
 
 def _from_host(settings: TargetSettings, fields: _Fields, page: ServerPage) -> None:
-    """What only this machine knows: the process and the model's files. Runs on a thread: it reads /proc and stats files."""
+    """What only this machine knows: the process and the model's files. Runs on a thread: it reads
+    /proc and stats files.
+    """
     names = ("launch_options", "launch_command", "environment")
     process: ServerProcess | None = None
     if settings.is_local:
         try:
-            process = find_server(urlsplit(settings.url).port or DEFAULT_VLLM_PORT, page.process_start_s)
+            process = find_server(
+                urlsplit(settings.url).port or DEFAULT_VLLM_PORT, page.process_start_s
+            )
         except ProcessHiddenError as error:
             fields.unknown(str(error), *names)
     else:
@@ -225,11 +263,15 @@ def _from_host(settings: TargetSettings, fields: _Fields, page: ServerPage) -> N
     _from_files(settings, fields, process, page)
 
 
-def _from_files(settings: TargetSettings, fields: _Fields, process: ServerProcess | None, page: ServerPage) -> None:
+def _from_files(
+    settings: TargetSettings, fields: _Fields, process: ServerProcess | None, page: ServerPage
+) -> None:
     names = ("model_hash", "model_family", "quantization")
     path = _model_path(settings, fields, process)
     if path is None:
-        fields.unknown("the model's files are not on this machine; give model_path where they are", *names)
+        fields.unknown(
+            "the model's files are not on this machine; give model_path where they are", *names
+        )
         return
     try:
         files = read_model_files(path)
@@ -239,7 +281,9 @@ def _from_files(settings: TargetSettings, fields: _Fields, process: ServerProces
     source = f"files in {path}"
     started_s = page.process_start_s or (process.started_s if process else None)
     if started_s is not None and files.newest_s > started_s + START_SLACK_S:
-        fields.unknown(f"{source} were changed after the server started; what it serves is older", *names)
+        fields.unknown(
+            f"{source} were changed after the server started; what it serves is older", *names
+        )
         return
     fields.known("model_hash", files.digest, source)
     fields.known("model_family", files.family, source)
@@ -247,8 +291,12 @@ def _from_files(settings: TargetSettings, fields: _Fields, process: ServerProces
     fields.unknown("config.json names none", "model_family", "quantization")
 
 
-def _model_path(settings: TargetSettings, fields: _Fields, process: ServerProcess | None) -> Path | None:
-    """Where the model lies: as configured, or the served root where that is a folder of this machine."""
+def _model_path(
+    settings: TargetSettings, fields: _Fields, process: ServerProcess | None
+) -> Path | None:
+    """Where the model lies: as configured, or the served root where that is a folder of this
+    machine.
+    """
     if settings.model_path is not None:
         return Path(settings.model_path)
     root = fields.values["model_root"].value

@@ -1,7 +1,9 @@
-"""One NVML session through the real binding: what the cards say, in our units, and None for what they do not say.
+"""One NVML session through the real binding: what the cards say, in our units, and None for what
+they do not say.
 
-NVML speaks in mW, mJ, ns, bytes and percent (nvml.h); values leave here in W, J, ns, MiB and 0..1. Cards are known by
-UUID: their index may change at a reboot. No asyncio and no thread here; every call may block, so gpu.py has a thread.
+NVML speaks in mW, mJ, ns, bytes and percent (nvml.h); values leave here in W, J, ns, MiB and 0..1.
+Cards are known by UUID: their index may change at a reboot. No asyncio and no thread here; every
+call may block, so gpu.py has a thread.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ MEMORY_TEMP = 82  # field ids (nvml.h); these two are the same in every release
 POWER_THROTTLE = 74  # PERF_POLICY_POWER, also called CLOCKS_EVENT_REASON_SW_POWER_CAP: ns
 MIB = 1024 * 1024
 
-#: nvmlFieldValue_t.valueType -> the member of the union that holds the value (nvml.h, nvmlValueType_t).
+#: nvmlFieldValue_t.valueType -> the member of the union that holds the value (nvml.h,
+#: nvmlValueType_t).
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
@@ -37,8 +40,10 @@ class ThrottleFields:
 
 
 def throttle_fields(driver_version: str | None) -> ThrottleFields:
-    """The ids that this driver uses. They moved between releases, and a wrong one reads a foreign number, so the binding's
-    constants are no guide: they know one release (nvml.h 12.9 has 251.., 13.5 has 269.. and power smoothing at 251)."""
+    """The ids that this driver uses. They moved between releases, and a wrong one reads a foreign
+    number, so the binding's constants are no guide: they know one release (nvml.h 12.9 has 251..,
+    13.5 has 269.. and power smoothing at 251).
+    """
     version = tuple(int(part) for part in re.findall(r"\d+", driver_version or ""))
     if version >= (580, 82):
         return ThrottleFields(thermal=(269, 270), brake=(271,))
@@ -53,12 +58,16 @@ class _Card:
     handle: Any
     name: str | None
     support: dict[str, Support] = field(default_factory=dict)
-    said: dict[str, Any] = field(default_factory=dict)  # question -> the last answer as NVML gave it; None: refused
+    said: dict[str, Any] = field(
+        default_factory=dict
+    )  # question -> the last answer as NVML gave it; None: refused
 
 
 class Nvml:
-    """A session: `open`, then `read` and `identity` as often as wanted, `close`. Keep one per process: NVML counts its
-    users, and only after the last one has closed does opening it start afresh."""
+    """A session: `open`, then `read` and `identity` as often as wanted, `close`. Keep one per
+    process: NVML counts its users, and only after the last one has closed does opening it start
+    afresh.
+    """
 
     def __init__(self) -> None:
         self._cards: dict[str, _Card] = {}
@@ -74,11 +83,15 @@ class Nvml:
         return tuple(self._cards)
 
     def support(self, uuid: str) -> Mapping[str, Support]:
-        """What the card offers, by NVML function (with its arguments) or field, as far as it has been asked for."""
+        """What the card offers, by NVML function (with its arguments) or field, as far as it has
+        been asked for.
+        """
         return dict(self._card(uuid).support)
 
     def said(self, uuid: str) -> Mapping[str, Any]:
-        """Every question that the card has been asked, with its last answer in NVML's own units; None where it was refused."""
+        """Every question that the card has been asked, with its last answer in NVML's own units;
+        None where it was refused.
+        """
         return dict(self._card(uuid).said)
 
     @property
@@ -104,11 +117,17 @@ class Nvml:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
             except (pynvml.NVMLError, UnicodeDecodeError) as error:
-                if getattr(error, "value", None) != pynvml.NVML_ERROR_NO_PERMISSION:  # counted, but not ours (nvml.h)
+                if (
+                    getattr(error, "value", None) != pynvml.NVML_ERROR_NO_PERMISSION
+                ):  # counted, but not ours (nvml.h)
                     self.unreadable[f"card {index}"] = unlisted(f"card {index}", error)
             else:
-                self._cards[uuid] = card = _Card(uuid, handle, _said(pynvml.nvmlDeviceGetName, handle))
-                card.support["events"] = Support.OK if self._events.register(uuid, handle) else Support.NOT_SUPPORTED
+                self._cards[uuid] = card = _Card(
+                    uuid, handle, _said(pynvml.nvmlDeviceGetName, handle)
+                )
+                card.support["events"] = (
+                    Support.OK if self._events.register(uuid, handle) else Support.NOT_SUPPORTED
+                )
         if not self._cards:
             self.close()
             raise no_cards(count, self.unreadable)
@@ -119,15 +138,22 @@ class Nvml:
         if self._opened:
             self._opened = False
             self._events.close()
-            with contextlib.suppress(pynvml.NVMLError):  # the driver is gone: there is nothing to give back
+            with contextlib.suppress(
+                pynvml.NVMLError
+            ):  # the driver is gone: there is nothing to give back
                 pynvml.nvmlShutdown()
 
     def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """Look at one card now; `at` and `monotonic_ns` are when this call begins. Raises CardLostError."""
+        """Look at one card now; `at` and `monotonic_ns` are when this call begins. Raises
+        CardLostError.
+        """
         card, ids = self._card(uuid), self._throttle
         values = self._fields(card, MEMORY_TEMP, POWER_THROTTLE, *ids.thermal, *ids.brake)
         memory, utilisation = self._memory(card), self._ask(card, "nvmlDeviceGetUtilizationRates")
-        reasons = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        reasons = (
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlDeviceGetCurrentClocksThrottleReasons",
+        )
         return GpuReading(
             at=at,
             monotonic_ns=monotonic_ns,
@@ -158,29 +184,44 @@ class Nvml:
         return self._ask(self._card(uuid), function, *arguments)
 
     def ask_fields(self, uuid: str, *ids: int) -> dict[int, float]:
-        """Values of any fields of a card, in NVML's units; refused ones are left out. Raises CardLostError."""
+        """Values of any fields of a card, in NVML's units; refused ones are left out. Raises
+        CardLostError.
+        """
         return self._fields(self._card(uuid), *ids)
 
     def identity(self) -> CardsIdentity:
-        """Versions and cards. A card that is lost is left out; a value that cannot be read is None."""
+        """Versions and cards. A card that is lost is left out; a value that cannot be read is
+        None.
+        """
         cuda = _said(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return CardsIdentity(
             driver_version=_said(pynvml.nvmlSystemGetDriverVersion),
             cuda_driver_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            cards=tuple(found for card in self._cards.values() if (found := self._card_identity(card)) is not None),
+            cards=tuple(
+                found
+                for card in self._cards.values()
+                if (found := self._card_identity(card)) is not None
+            ),
         )
 
     def _card_identity(self, card: _Card) -> CardIdentity | None:
         try:
-            ecc, mig = self._ask(card, "nvmlDeviceGetEccMode"), self._ask(card, "nvmlDeviceGetMigMode")
+            ecc, mig = (
+                self._ask(card, "nvmlDeviceGetEccMode"),
+                self._ask(card, "nvmlDeviceGetMigMode"),
+            )
             memory = self._memory(card)
             return CardIdentity(
                 uuid=card.uuid,
                 name=card.name,
                 power_limit_w=_scaled(self._ask(card, "nvmlDeviceGetEnforcedPowerLimit"), 1000),
-                power_limit_requested_w=_scaled(self._ask(card, "nvmlDeviceGetPowerManagementLimit"), 1000),
+                power_limit_requested_w=_scaled(
+                    self._ask(card, "nvmlDeviceGetPowerManagementLimit"), 1000
+                ),
                 max_sm_clock_mhz=self._ask(card, "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),
-                max_mem_clock_mhz=self._ask(card, "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM),
+                max_mem_clock_mhz=self._ask(
+                    card, "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM
+                ),
                 ecc=None if ecc is None else bool(ecc[0]),
                 mig=None if mig is None else bool(mig[0]),
                 vram_total_mib=None if memory is None else memory.total / MIB,
@@ -196,12 +237,16 @@ class Nvml:
         return self._cards[uuid]
 
     def _ask(self, card: _Card, function: str, *arguments: Any, key: str = "") -> Any:
-        """What a getter says, or None. Refused at the first call, it is not asked again; once it has worked, always."""
+        """What a getter says, or None. Refused at the first call, it is not asked again; once it
+        has worked, always.
+        """
         key = key or f"{function}({', '.join(map(str, arguments))})"
         if card.support.get(key, Support.OK) is not Support.OK:
             return None
         card.said[key] = None
-        call = getattr(pynvml, function, None)  # an older binding lacks the newer names, a later one the deprecated
+        call = getattr(
+            pynvml, function, None
+        )  # an older binding lacks the newer names, a later one the deprecated
         if call is None:
             return _refused(card, key, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         try:
@@ -227,16 +272,27 @@ class Nvml:
         return self._ask(card, "nvmlDeviceGetMemoryInfo") if memory is None else memory
 
     def _processes(self, card: _Card) -> tuple[tuple[int, float | None], ...] | None:
-        """By the versioned calls, as the plain name raises errors outside NVMLError. And _v2 first: under the name _v3
-        drivers 535.43 to 535.86 write longer entries, which read as false pids (XuehaiPan/nvitop#79)."""
-        functions = "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3"
+        """By the versioned calls, as the plain name raises errors outside NVMLError. And _v2 first:
+        under the name _v3 drivers 535.43 to 535.86 write longer entries, which read as false pids
+        (XuehaiPan/nvitop#79).
+        """
+        functions = (
+            "nvmlDeviceGetComputeRunningProcesses_v2",
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+        )
         found: Sequence[Any] | None = self._either(card, *functions)
-        return None if found is None else tuple((p.pid, _scaled(p.usedGpuMemory, MIB)) for p in found)
+        return (
+            None if found is None else tuple((p.pid, _scaled(p.usedGpuMemory, MIB)) for p in found)
+        )
 
     def _fields(self, card: _Card, *ids: int) -> dict[int, float]:
-        """Field values by id. The call succeeds if any field does, and one that failed reads 0: left out here."""
+        """Field values by id. The call succeeds if any field does, and one that failed reads 0:
+        left out here.
+        """
         wanted = [i for i in ids if card.support.get(f"field {i}", Support.OK) is Support.OK]
-        elements = self._ask(card, "nvmlDeviceGetFieldValues", wanted, key="fields") if wanted else None
+        elements = (
+            self._ask(card, "nvmlDeviceGetFieldValues", wanted, key="fields") if wanted else None
+        )
         values: dict[int, float] = {}
         for number, element in zip(wanted, elements or (), strict=False):
             card.said[f"field {number}"] = None
@@ -244,7 +300,9 @@ class Nvml:
                 _refused(card, f"field {number}", element.nvmlReturn)
             elif element.valueType < len(_MEMBERS):
                 card.support[f"field {number}"] = Support.OK
-                values[number] = card.said[f"field {number}"] = getattr(element.value, _MEMBERS[element.valueType])
+                values[number] = card.said[f"field {number}"] = getattr(
+                    element.value, _MEMBERS[element.valueType]
+                )
         return values
 
 
@@ -257,9 +315,15 @@ def _refused(card: _Card, key: str, code: int) -> None:
 
 
 def _total(card: _Card, values: Mapping[int, float], ids: Sequence[int]) -> int | None:
-    """The sum over the counters that this card has; one that fails after it has worked makes it unknown, not smaller."""
+    """The sum over the counters that this card has; one that fails after it has worked makes it
+    unknown, not smaller.
+    """
     offered = [i for i in ids if card.support.get(f"field {i}") is Support.OK]
-    return sum(int(values[i]) for i in offered) if offered and all(i in values for i in offered) else None
+    return (
+        sum(int(values[i]) for i in offered)
+        if offered and all(i in values for i in offered)
+        else None
+    )
 
 
 def _scaled(value: float | None, divisor: float = 1) -> float | None:

@@ -1,4 +1,6 @@
-"""What the codes mean with which NVML answers instead of a value (nvml.h, nvmlReturn_t), in words with the mend."""
+"""What the codes mean with which NVML answers instead of a value (nvml.h, nvmlReturn_t), in words
+with the mend.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,25 @@ from monitor.measure.cardsession import CardLostError, CardsUnavailableError
 from monitor.model import CardFault
 
 _MISMATCH = (
-    "the NVIDIA driver in the kernel and its library are of different versions (LibRmVersionMismatch),"
-    " as after an upgrade without a reboot; reboot, or reload the nvidia kernel modules and restart this program"
+    "the NVIDIA driver in the kernel and its library are of different versions "
+    "(LibRmVersionMismatch),"
+    " as after an upgrade without a reboot; reboot, or reload the nvidia kernel modules and "
+    "restart this program"
 )
 #: After these a handle is dead and the session must be opened anew (nvml.h, nvmlReturn_t).
 LOST = {
     1: (CardFault.SOURCE, "NVML is not initialised any more, as after a reload of the driver"),
-    15: (CardFault.LOST, "the driver has lost the card; look for Xid 79 in the kernel log (dmesg), then reset the card or reboot"),
-    16: (CardFault.RESET, "the card must be reset before it can be used: nvidia-smi --gpu-reset, or reboot"),
+    15: (
+        CardFault.LOST,
+        (
+            "the driver has lost the card; look for Xid 79 in the kernel log (dmesg), then reset "
+            "the card or reboot"
+        ),
+    ),
+    16: (
+        CardFault.RESET,
+        "the card must be reset before it can be used: nvidia-smi --gpu-reset, or reboot",
+    ),
     18: (CardFault.MISMATCH, _MISMATCH),
 }
 
@@ -33,7 +46,8 @@ class Support(StrEnum):
     FUNCTION_NOT_FOUND = "FunctionNotFound"
 
 
-#: nvmlReturn_t of a call that would say the same next time; 25: a struct version unknown to the driver, 26: deprecated.
+#: nvmlReturn_t of a call that would say the same next time; 25: a struct version unknown to the
+#: driver, 26: deprecated.
 REFUSALS = {
     3: Support.NOT_SUPPORTED,
     4: Support.NO_PERMISSION,
@@ -56,18 +70,32 @@ def _meaning(error: Exception) -> tuple[CardFault, str]:
 def unavailable(error: Any) -> CardsUnavailableError:
     """No session, told by the code with which NVML refused it."""
     if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-        mend = "install the NVIDIA driver (in a container: start it with its GPUs) to watch a GPU, or set gpus: none"
+        mend = (
+            "install the NVIDIA driver (in a container: start it with its GPUs) to watch a "
+            "GPU, or set gpus: none"
+        )
         return CardsUnavailableError(f"libnvidia-ml.so.1 is not on this machine; {mend}", "absent")
     if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
-        return CardsUnavailableError("the NVIDIA kernel driver is not loaded; load it with modprobe nvidia", "absent")
+        return CardsUnavailableError(
+            "the NVIDIA kernel driver is not loaded; load it with modprobe nvidia", "absent"
+        )
     if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
         return CardsUnavailableError(_MISMATCH, "mismatch")
-    return CardsUnavailableError(f"NVML cannot be opened: {_meaning(error)[1]}; see whether nvidia-smi works", "error")
+    return CardsUnavailableError(
+        f"NVML cannot be opened: {_meaning(error)[1]}; see whether nvidia-smi works", "error"
+    )
 
 
 def no_cards(count: int, unreadable: Mapping[str, CardLostError]) -> CardsUnavailableError:
     """No session, as none of the cards can be read."""
     if count == 0:
-        return CardsUnavailableError("the NVIDIA driver is loaded and shows no card; see nvidia-smi -L", "absent")
-    why = "; ".join(map(str, unreadable.values())) or "this user may read none; see the rights on /dev/nvidia*"
-    return CardsUnavailableError(f"NVML counts {count} cards and none can be read: {why}", "error", unreadable)
+        return CardsUnavailableError(
+            "the NVIDIA driver is loaded and shows no card; see nvidia-smi -L", "absent"
+        )
+    why = (
+        "; ".join(map(str, unreadable.values()))
+        or "this user may read none; see the rights on /dev/nvidia*"
+    )
+    return CardsUnavailableError(
+        f"NVML counts {count} cards and none can be read: {why}", "error", unreadable
+    )

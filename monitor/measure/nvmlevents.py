@@ -1,7 +1,9 @@
-"""XIDs, the driver's reports of faults, through NVML's event set: registered when a session opens, read without waiting.
+"""XIDs, the driver's reports of faults, through NVML's event set: registered when a session opens,
+read without waiting.
 
-An event tells the card's handle and the XID, and no time (nvml.h, nvmlEventData_t). Whatever fails here costs events and nothing else: a
-card whose readings are well is well, and one that is lost shows it there.
+An event tells the card's handle and the XID, and no time (nvml.h, nvmlEventData_t). Whatever fails
+here costs events and nothing else: a card whose readings are well is well, and one that is lost
+shows it there.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import pynvml
 from monitor.model import GpuEvent
 
 XID = 0x8  # nvmlEventTypeXidCriticalError
-AT_ONCE = 64  # events taken in one turn; a storm of application faults must not keep the readings waiting
+AT_ONCE = (
+    64  # events taken in one turn; a storm of application faults must not keep the readings waiting
+)
 NO_WAIT_MS = 0
 
 
@@ -45,7 +49,9 @@ class XidEvents:
         while self._cards and len(taken) < AT_ONCE:
             try:
                 event = _wait(self._set)
-            except pynvml.NVMLError:  # a time-out: there is nothing more; any other: there is nothing to be had
+            except (
+                pynvml.NVMLError
+            ):  # a time-out: there is nothing more; any other: there is nothing to be had
                 break
             uuid = self._cards.get(_address(event.device))
             if uuid is not None and event.eventType & XID:
@@ -63,13 +69,17 @@ class XidEvents:
 
 
 def _wait(events: Any) -> Any:
-    """The next event. A driver before 450 has only the first version of the call, which fills the first part of the same struct."""
+    """The next event. A driver before 450 has only the first version of the call, which fills the
+    first part of the same struct.
+    """
     try:
         return pynvml.nvmlEventSetWait_v2(events, NO_WAIT_MS)
     except pynvml.NVMLError_FunctionNotFound:
         event = pynvml.c_nvmlEventData_t()
         try:
-            code = pynvml.nvmlLib.nvmlEventSetWait(events, ctypes.byref(event), ctypes.c_uint(NO_WAIT_MS))
+            code = pynvml.nvmlLib.nvmlEventSetWait(
+                events, ctypes.byref(event), ctypes.c_uint(NO_WAIT_MS)
+            )
         except AttributeError:  # not even that
             code = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
         if code != pynvml.NVML_SUCCESS:

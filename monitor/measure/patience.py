@@ -1,7 +1,9 @@
-"""How long a canary waits, and what it says when it gives up. Pure: every decision takes the time and the engine's step counter.
+"""How long a canary waits, and what it says when it gives up. Pure: every decision takes the time
+and the engine's step counter.
 
-A wait alone proves nothing: behind a queue the engine moves, in a hang it stands still. So at `max_wait` the counter decides, and while
-it stands still we wait on until it moves (a queue) or `hang_after` has passed (a hang). A server without a counter can only be `timeout`.
+A wait alone proves nothing: behind a queue the engine moves, in a hang it stands still. So at
+`max_wait` the counter decides, and while it stands still we wait on until it moves (a queue) or
+`hang_after` has passed (a hang). A server without a counter can only be `timeout`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ class Limits:
 
 @dataclass(slots=True)
 class Patience:
-    """The state of one wait: when the engine last moved, when a token last came. Times are monotonic seconds."""
+    """The state of one wait: when the engine last moved, when a token last came. Times are
+    monotonic seconds.
+    """
 
     limits: Limits
     sent_s: float
@@ -47,16 +51,26 @@ class Patience:
         cap_s = self._cap_s()
         if cap_s is not None and now_s < cap_s:
             looks.append(cap_s)
-        return min(look for look in looks if look > now_s) if any(look > now_s for look in looks) else now_s
+        return (
+            min(look for look in looks if look > now_s)
+            if any(look > now_s for look in looks)
+            else now_s
+        )
 
     def needs_look(self, now_s: float) -> bool:
         """Whether the wait has lasted long enough that the step counter matters."""
         quiet_s = now_s - (self.last_token_s or self.sent_s)
         cap_s = self._cap_s()
-        return quiet_s >= LOOK_EVERY_S or (cap_s is not None and now_s >= cap_s) or now_s >= self._end_s()
+        return (
+            quiet_s >= LOOK_EVERY_S
+            or (cap_s is not None and now_s >= cap_s)
+            or now_s >= self._end_s()
+        )
 
     def looked(self, now_s: float, steps: float | None) -> Outcome | None:
-        """What to conclude at `now_s` with the counter just read (None = the page could not be read); None: wait on."""
+        """What to conclude at `now_s` with the counter just read (None = the page could not be
+        read); None: wait on.
+        """
         self._note(now_s, steps)
         counted = steps is not None and self.steps is not None
         still_s = now_s - max(self.moved_s or self.sent_s, self.last_token_s or self.sent_s)
@@ -68,7 +82,11 @@ class Patience:
                 return Outcome.QUEUE_CAP
             if not counted and (self.steps is None or now_s >= cap_s + self.limits.hang_after_s):
                 return Outcome.TIMEOUT
-        return Outcome.TIMEOUT if now_s >= self._end_s() and not (counted and self._waits_for_counter(now_s)) else None
+        return (
+            Outcome.TIMEOUT
+            if now_s >= self._end_s() and not (counted and self._waits_for_counter(now_s))
+            else None
+        )
 
     def _waits_for_counter(self, now_s: float) -> bool:
         """At the very end a still counter is given the time that tells a hang from a wait."""
@@ -78,7 +96,10 @@ class Patience:
         if steps is None or steps == self.steps:
             return
         self.moved = self.moved or self.steps is not None
-        self.moved_s, self.steps = now_s, steps  # a first reading is no move, but nothing is known to stand still before it
+        self.moved_s, self.steps = (
+            now_s,
+            steps,
+        )  # a first reading is no move, but nothing is known to stand still before it
 
     def _cap_s(self) -> float | None:
         if self.first_token_s is not None or self.limits.max_wait_s is None:

@@ -1,4 +1,6 @@
-"""The last two minutes of each card: written by the thread that watches, read by whoever measures."""
+"""The last two minutes of each card: written by the thread that watches, read by whoever
+measures.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class RecentReadings:
         return uuid in self._rings
 
     def add(self, reading: GpuReading) -> bool:
-        """Keep one; False for the same look once more, as of an exporter's page that has not moved on."""
+        """Keep one; False for the same look once more, as of an exporter's page that has not moved
+        on.
+        """
         with self._lock:
             ring = self._rings.setdefault(reading.uuid, deque())
             if ring and ring[-1].monotonic_ns == reading.monotonic_ns:
@@ -36,13 +40,19 @@ class RecentReadings:
     def last_before(self, monotonic_ns: int) -> dict[str, GpuReading]:
         """Of each card the last at or before that instant, at most 120 s older."""
         reach = range(monotonic_ns - KEPT_NS, monotonic_ns + 1)
-        return self._find(lambda ring: next((r for r in reversed(ring) if r.monotonic_ns in reach), None))
+        return self._find(
+            lambda ring: next((r for r in reversed(ring) if r.monotonic_ns in reach), None)
+        )
 
     def first_after(self, monotonic_ns: int) -> dict[str, GpuReading]:
         """Of each card the first that began after that instant."""
-        return self._find(lambda ring: next((r for r in ring if r.monotonic_ns > monotonic_ns), None))
+        return self._find(
+            lambda ring: next((r for r in ring if r.monotonic_ns > monotonic_ns), None)
+        )
 
-    def _find(self, choose: Callable[[deque[GpuReading]], GpuReading | None]) -> dict[str, GpuReading]:
+    def _find(
+        self, choose: Callable[[deque[GpuReading]], GpuReading | None]
+    ) -> dict[str, GpuReading]:
         with self._lock:
             chosen = {uuid: choose(ring) for uuid, ring in self._rings.items()}
         return {uuid: reading for uuid, reading in chosen.items() if reading is not None}

@@ -8,7 +8,10 @@ from typing import Any
 from monitor.model import Probe
 
 #: In place of the HTTP library's own words, which quote the header and with it the key.
-UNSENDABLE = "the request cannot be sent: the API key or another header holds a line break or a character that no header can carry"
+UNSENDABLE = (
+    "the request cannot be sent: the API key or another header holds a line break or "
+    "a character that no header can carry"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,12 @@ class CanaryRequest:
     request_id: str
 
 
-def canary_request(probe: Probe, model: str | None, request_id: str, cache_salt: str) -> CanaryRequest:
-    """The request of a probe. A fresh `cache_salt` keeps the prefix cache out of the measurement."""
+def canary_request(
+    probe: Probe, model: str | None, request_id: str, cache_salt: str
+) -> CanaryRequest:
+    """The request of a probe. A fresh `cache_salt` keeps the prefix cache out of the
+    measurement.
+    """
     sampling = dict(probe.sampling)
     logprobs = sampling.pop("logprobs", None)
     body: dict[str, Any] = {
@@ -29,7 +36,8 @@ def canary_request(probe: Probe, model: str | None, request_id: str, cache_salt:
         "stream": True,
         "stream_options": {"include_usage": True},
         "cache_salt": cache_salt,
-        "return_token_ids": True,  # the only exact count of tokens a chunk, and the base of the quality gate
+        # the only exact count of tokens a chunk, and the base of the quality gate
+        "return_token_ids": True,
         **sampling,
     }
     if model is not None:
@@ -53,5 +61,9 @@ def tokenize_body(probe: Probe, model: str | None) -> dict[str, Any]:
     body: dict[str, Any] = {} if model is None else {"model": model}
     if probe.endpoint == "chat":
         kwargs = probe.sampling.get("chat_template_kwargs")
-        return body | {"messages": [dict(m) for m in probe.messages or ()]} | ({"chat_template_kwargs": kwargs} if kwargs else {})
+        return (
+            body
+            | {"messages": [dict(m) for m in probe.messages or ()]}
+            | ({"chat_template_kwargs": kwargs} if kwargs else {})
+        )
     return body | {"prompt": probe.prompt}

@@ -1,8 +1,12 @@
-"""Server-sent events from raw bytes, cut anywhere (WHATWG HTML, section 9.2: event stream interpretation). Pure."""
+"""Server-sent events from raw bytes, cut anywhere (WHATWG HTML, section 9.2: event stream
+interpretation). Pure.
+"""
 
 from __future__ import annotations
 
-MAX_EVENT_BYTES = 8 * 1024 * 1024  # a chunk with 20 alternatives is about 4 kB; beyond this it is no answer but a flood
+MAX_EVENT_BYTES = (
+    8 * 1024 * 1024
+)  # a chunk with 20 alternatives is about 4 kB; beyond this it is no answer but a flood
 
 
 class EventTooLargeError(Exception):
@@ -10,7 +14,9 @@ class EventTooLargeError(Exception):
 
 
 class EventReader:
-    """Collects bytes and hands out the data of each finished event. Comments (keep-alives) are dropped."""
+    """Collects bytes and hands out the data of each finished event. Comments (keep-alives) are
+    dropped.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -20,7 +26,9 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data fields of the events that this chunk completes, in order."""
-        if self._after_cr and chunk[:1] == b"\n":  # the second half of a CR LF whose first half ended the last chunk
+        if (
+            self._after_cr and chunk[:1] == b"\n"
+        ):  # the second half of a CR LF whose first half ended the last chunk
             chunk = chunk[1:]
             self._after_cr = False
         self._buffer += chunk
@@ -36,16 +44,22 @@ class EventReader:
         return events
 
     def pending(self) -> bytes | None:
-        """The data of an event that was begun but not ended by a blank line, if any: the stream broke off there."""
+        """The data of an event that was begun but not ended by a blank line, if any: the stream
+        broke off there.
+        """
         rest = [*self._data, *([bytes(self._buffer)] if self._buffer else [])]
         return b"\n".join(rest) if rest else None
 
     def _lines(self) -> list[bytes]:
-        """Whole lines; they end with LF, CR LF or CR, and a CR at the end of a chunk may be half of a CR LF."""
+        """Whole lines; they end with LF, CR LF or CR, and a CR at the end of a chunk may be half of
+        a CR LF.
+        """
         if not self._buffer:
             return []
         self._after_cr = self._buffer[-1:] == b"\r"
-        *whole, rest = bytes(self._buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        *whole, rest = (
+            bytes(self._buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        )
         self._buffer = bytearray(rest)
         return whole
 

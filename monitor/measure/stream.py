@@ -1,7 +1,9 @@
-"""The stream client: the only module that takes the time stamps of an answer. httpx is used here and wrapped by `client()`.
+"""The stream client: the only module that takes the time stamps of an answer. httpx is used here
+and wrapped by `client()`.
 
-A new connection is opened for each canary: vLLM closes idle ones after 5 s, so canaries further apart would sometimes pay for a
-connection and sometimes race its closing. Connecting has marks of its own and TTFT starts at `sent`, when it is open.
+A new connection is opened for each canary: vLLM closes idle ones after 5 s, so canaries further
+apart would sometimes pay for a connection and sometimes race its closing. Connecting has marks of
+its own and TTFT starts at `sent`, when it is open.
 """
 
 from __future__ import annotations
@@ -35,9 +37,13 @@ MAX_ERROR_BODY = 65_536
 
 
 def client(
-    base_url: str, api_key: Secret | None, extra_headers: Mapping[str, str] | None = None, ca_file: str | None = None
+    base_url: str,
+    api_key: Secret | None,
+    extra_headers: Mapping[str, str] | None = None,
+    ca_file: str | None = None,
 ) -> httpx.AsyncClient:
-    """An HTTP client for one server. Proxies of the environment are not used for loopback; the key goes into a header only.
+    """An HTTP client for one server. Proxies of the environment are not used for loopback; the key
+    goes into a header only.
 
     Raises OSError when `ca_file` cannot be read as certificates.
     """
@@ -57,13 +63,17 @@ def client(
 
 
 def client_of(settings: TargetSettings) -> httpx.AsyncClient:
-    """The client for a target as it is configured. Raises ConnectionSetupError where its key or its certificates are not there."""
+    """The client for a target as it is configured. Raises ConnectionSetupError where its key or its
+    certificates are not there.
+    """
     try:
         return client(settings.url, settings.api_key(), settings.headers, settings.ca_file)
     except ValueError as error:
         raise ConnectionSetupError(f"{settings.name}: {error}") from None
     except OSError as error:
-        raise ConnectionSetupError(f"{settings.name}: ca_file {settings.ca_file} cannot be used: {error.strerror or error}") from None
+        raise ConnectionSetupError(
+            f"{settings.name}: ca_file {settings.ca_file} cannot be used: {error.strerror or error}"
+        ) from None
 
 
 class ConnectionSetupError(Told):
@@ -74,7 +84,9 @@ class ConnectionSetupError(Told):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One finished stream: what came, when, and what to make of it. `detail` is a sentence about anything that is not ok."""
+    """One finished stream: what came, when, and what to make of it. `detail` is a sentence about
+    anything that is not ok.
+    """
 
     outcome: Outcome
     marks: Marks
@@ -133,8 +145,16 @@ class _Run:
         )
 
 
-async def stream(http: httpx.AsyncClient, request: CanaryRequest, limits: Limits, steps_before: float | None, steps: StepCounter) -> Stream:
-    """Send one request and follow its answer to the end, or until patience ends. Never raises for what a server does."""
+async def stream(
+    http: httpx.AsyncClient,
+    request: CanaryRequest,
+    limits: Limits,
+    steps_before: float | None,
+    steps: StepCounter,
+) -> Stream:
+    """Send one request and follow its answer to the end, or until patience ends. Never raises for
+    what a server does.
+    """
     run = _Run()
     lag = LagMeter()
     lag.start()
@@ -151,7 +171,9 @@ async def stream(http: httpx.AsyncClient, request: CanaryRequest, limits: Limits
         lag_ms = lag.stop()
     run.done = run.done or time.monotonic_ns()
     answer = run.reader.close()
-    return Stream(outcome, run.marks(), answer, detail or _detail(outcome, limits, answer), run.status, lag_ms)
+    return Stream(
+        outcome, run.marks(), answer, detail or _detail(outcome, limits, answer), run.status, lag_ms
+    )
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
@@ -160,7 +182,9 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _wait(run: _Run, limits: Limits, steps_before: float | None, steps: StepCounter) -> Outcome:
+async def _wait(
+    run: _Run, limits: Limits, steps_before: float | None, steps: StepCounter
+) -> Outcome:
     """Ends only when patience does."""
     await run.sent_event.wait()
     assert run.sent is not None  # noqa: S101 - set with the event
@@ -175,7 +199,9 @@ async def _wait(run: _Run, limits: Limits, steps_before: float | None, steps: St
                 return outcome
 
 
-async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -> tuple[Outcome, str | None]:
+async def _receive(
+    http: httpx.AsyncClient, request: CanaryRequest, run: _Run
+) -> tuple[Outcome, str | None]:
     """Follow the stream; what went wrong becomes an outcome."""
     try:
         async with http.stream(
@@ -191,7 +217,13 @@ async def _receive(http: httpx.AsyncClient, request: CanaryRequest, run: _Run) -
                 return _refusal(response.status_code, await _limited_body(response))
             if "text/event-stream" not in response.headers.get("content-type", ""):
                 kind = response.headers.get("content-type", "no content type")
-                return Outcome.MALFORMED, f"the answer is {kind}, not an event stream: {shortened(await _limited_body(response))}"
+                return (
+                    Outcome.MALFORMED,
+                    (
+                        f"the answer is {kind}, not an event stream: "
+                        f"{shortened(await _limited_body(response))}"
+                    ),
+                )
             await _events(response, run)
     except httpx.ConnectTimeout:
         return Outcome.REFUSED, f"no connection within {CONNECT_TIMEOUT_S:g} s"
@@ -235,14 +267,19 @@ async def _limited_body(response: httpx.Response) -> bytes:
 def _refusal(status: int, body: bytes) -> tuple[Outcome, str]:
     try:
         message = error_message(json.loads(body))
-    except (ValueError, RecursionError):  # a body of brackets only is nested deeper than the parser goes
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a body of brackets only is nested deeper than the parser goes
         message = shortened(body) or "no text"
     outcome = Outcome.REJECTED if status in {429, 503} else Outcome.HTTP_ERROR
     return outcome, f"HTTP {status}: {shortened(message.encode(), 300)}"
 
 
 def _broken(run: _Run, error: httpx.HTTPError) -> tuple[Outcome, str]:
-    """A connection that ended badly: after the first event it is a stream error, before it nobody answered."""
+    """A connection that ended badly: after the first event it is a stream error, before it nobody
+    answered.
+    """
     reason = str(error) or type(error).__name__
     if run.headers is None and run.reader.answer.first_event_ns is None:
         return Outcome.REFUSED, f"the connection was closed before an answer: {reason}"
@@ -250,13 +287,21 @@ def _broken(run: _Run, error: httpx.HTTPError) -> tuple[Outcome, str]:
 
 
 def _judged(answer: Answer) -> tuple[Outcome, str | None]:
-    """A stream that ended by itself. Good: a finish reason and [DONE] and no error and something said."""
+    """A stream that ended by itself. Good: a finish reason and [DONE] and no error and something
+    said.
+    """
     if answer.error is not None:
-        return Outcome.STREAM_ERROR, f"the server sent an error in the stream: {shortened(answer.error.encode(), 300)}"
+        return (
+            Outcome.STREAM_ERROR,
+            f"the server sent an error in the stream: {shortened(answer.error.encode(), 300)}",
+        )
     if answer.malformed is not None:
         return Outcome.MALFORMED, answer.malformed
     if answer.finish_reason in {"abort", "error"}:
-        return Outcome.STREAM_ERROR, f"the server ended the answer with finish_reason {answer.finish_reason}"
+        return (
+            Outcome.STREAM_ERROR,
+            f"the server ended the answer with finish_reason {answer.finish_reason}",
+        )
     if answer.finish_reason is None or not answer.finished:
         missing = "a finish reason" if answer.finish_reason is None else "[DONE]"
         return Outcome.TRUNCATED, f"the stream ended without {missing}"
@@ -267,9 +312,15 @@ def _judged(answer: Answer) -> tuple[Outcome, str | None]:
 
 def _detail(outcome: Outcome, limits: Limits, answer: Answer) -> str | None:
     if outcome is Outcome.QUEUE_CAP:
-        return f"no first token within {limits.max_wait_s:g} s while the engine worked for others; cancelled"
+        return (
+            f"no first token within {limits.max_wait_s:g} s while the engine worked for "
+            "others; cancelled"
+        )
     if outcome is Outcome.HUNG:
-        return f"the engine's step counter stood still for {limits.hang_after_s:g} s while our request was out: it hangs, or it is paused"
+        return (
+            f"the engine's step counter stood still for {limits.hang_after_s:g} s while our "
+            "request was out: it hangs, or it is paused"
+        )
     if outcome is Outcome.TIMEOUT and answer.first_token_ns is not None:
         return f"the answer had not ended {limits.answer_s:g} s after its first token; cancelled"
     if outcome is Outcome.TIMEOUT and limits.max_wait_s is None:

@@ -1,4 +1,6 @@
-"""Which road a client's requests take: ours, on connections that know when bytes came (arrivals.py), or httpx's own through a proxy."""
+"""Which road a client's requests take: ours, on connections that know when bytes came
+(arrivals.py), or httpx's own through a proxy.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +20,44 @@ from monitor.config.values import is_loopback
 from monitor.measure.arrivals import Backend
 
 if importlib.util.find_spec("sniffio") is None:
-    # httpcore asks for it at every lock it makes (httpcore/_synchronization.py), and each time Python looks through its whole path for
-    # what is not installed: 0.1 ms, six times a request. Told once that it is not there, Python looks no more.
+    # httpcore asks for it at every lock it makes (httpcore/_synchronization.py), and each time
+    # Python looks through its whole path for what is not installed: 0.1 ms, six times a request.
+    # Told once that it is not there, Python looks no more.
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 class Transport(httpx.AsyncBaseTransport):
-    """httpcore's pool on connections of ours. What httpx's own transport does, from public parts only: httpx passes no backend through.
+    """httpcore's pool on connections of ours. What httpx's own transport does, from public parts
+    only: httpx passes no backend through.
 
     No connection is kept: see monitor/measure/stream.py.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        self._pool = httpcore.AsyncConnectionPool(ssl_context=context, max_keepalive_connections=0, network_backend=Backend())
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=context, max_keepalive_connections=0, network_backend=Backend()
+        )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request; the answer's head. Raises httpx.TransportError."""
         url = request.url
         asked = httpcore.Request(
             method=request.method,
-            url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            url=httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
             headers=request.headers.raw,
             content=request.stream,
             extensions=request.extensions,
         )
         with _as_httpx_says_it():
             answer = await self._pool.handle_async_request(asked)
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions)
+        return httpx.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=_Body(answer),
+            extensions=answer.extensions,
+        )
 
     async def aclose(self) -> None:
         """Close what is open."""
@@ -69,10 +82,28 @@ class _Body(httpx.AsyncByteStream):
 
 #: httpx has an exception of the same name for each of httpcore's that reaches a caller.
 _NAMES = (
-    *("ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "TimeoutException", "ConnectError", "ReadError", "WriteError"),
-    *("NetworkError", "ProxyError", "UnsupportedProtocol", "LocalProtocolError", "RemoteProtocolError", "ProtocolError"),
+    *(
+        "ConnectTimeout",
+        "ReadTimeout",
+        "WriteTimeout",
+        "PoolTimeout",
+        "TimeoutException",
+        "ConnectError",
+        "ReadError",
+        "WriteError",
+    ),
+    *(
+        "NetworkError",
+        "ProxyError",
+        "UnsupportedProtocol",
+        "LocalProtocolError",
+        "RemoteProtocolError",
+        "ProtocolError",
+    ),
 )
-EXCEPTIONS: dict[type[Exception], type[httpx.TransportError]] = {getattr(httpcore, name): getattr(httpx, name) for name in _NAMES}
+EXCEPTIONS: dict[type[Exception], type[httpx.TransportError]] = {
+    getattr(httpcore, name): getattr(httpx, name) for name in _NAMES
+}
 
 
 @contextmanager
@@ -86,19 +117,29 @@ def _as_httpx_says_it() -> Iterator[None]:
 
 @cache
 def well_known_authorities() -> ssl.SSLContext:
-    """The well-known certificate authorities, read once: 20 ms and 0.7 MB that each client of a fleet would spend again."""
+    """The well-known certificate authorities, read once: 20 ms and 0.7 MB that each client of a
+    fleet would spend again.
+    """
     return httpx.create_ssl_context()
 
 
 def goes_through_a_proxy(url: str) -> bool:
-    """Whether the environment names a proxy for this address (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY); never for loopback."""
+    """Whether the environment names a proxy for this address (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY,
+    NO_PROXY); never for loopback.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return not is_loopback(host) and bool({parts.scheme, "all"} & {*getproxies()}) and not proxy_bypass(host)
+    return (
+        not is_loopback(host)
+        and bool({parts.scheme, "all"} & {*getproxies()})
+        and not proxy_bypass(host)
+    )
 
 
 def roads(url: str, context: ssl.SSLContext) -> dict[str, httpx.AsyncBaseTransport]:
-    """`mounts` of httpx for a server at `url`: our road for its address; everything else goes as the environment says."""
+    """`mounts` of httpx for a server at `url`: our road for its address; everything else goes as
+    the environment says.
+    """
     if goes_through_a_proxy(url):
         return {}
     parts = urlsplit(url)

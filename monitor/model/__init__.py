@@ -1,7 +1,7 @@
 """The plain values that travel through the house: frozen, typed, units in their names, no I/O.
 
-Absence is None everywhere: an unknown figure is never 0, "" or False. Wall-clock times are timezone-aware UTC datetimes;
-durations that are measured come from a monotonic clock.
+Absence is None everywhere: an unknown figure is never 0, "" or False. Wall-clock times are
+timezone-aware UTC datetimes; durations that are measured come from a monotonic clock.
 """
 
 from monitor.model.answer import (

@@ -9,7 +9,9 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token of an answer with its log-probability (nat) and the likeliest alternatives there."""
+    """One token of an answer with its log-probability (nat) and the likeliest alternatives
+    there.
+    """
 
     token: str
     logprob: float | None
@@ -29,7 +31,9 @@ class ObservedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PinnedOutput:
-    """One accepted answer: its tokens with their log-probabilities, and how often it was seen at pinning."""
+    """One accepted answer: its tokens with their log-probabilities, and how often it was seen at
+    pinning.
+    """
 
     text: str
     tokens: tuple[str, ...]
@@ -37,7 +41,9 @@ class PinnedOutput:
     logprobs: tuple[float | None, ...]
     finish_reason: str | None
     count: int = 1
-    tops: tuple[Mapping[str, float], ...] = ()  # of each token: the likeliest there with their log-probabilities
+    tops: tuple[
+        Mapping[str, float], ...
+    ] = ()  # of each token: the likeliest there with their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,9 @@ class Pin:
     expires_at: datetime
     outputs: tuple[PinnedOutput, ...]
     prompt_tokens: int | None
-    noise_nat: float | None  # the largest logprob_shift among the repeats at pinning: what moves without any change
+    noise_nat: (
+        float | None
+    )  # the largest logprob_shift among the repeats at pinning: what moves without any change
     ttft_ms: tuple[float, ...] = ()
     decode_tok_s: tuple[float, ...] = ()
     retired_at: datetime | None = None

@@ -36,7 +36,8 @@ DERIVED_FIELDS = (
 )
 #: These move a little by themselves, for example with what else lies in the card's memory at start.
 SOFT_FIELDS = ("num_gpu_blocks", "kv_cache_size_tokens")
-#: What two samples must share to be comparable: the roots, and the derived fields that are often the only sign on a remote server.
+#: What two samples must share to be comparable: the roots, and the derived fields that are often
+#: the only sign on a remote server.
 DIGEST_FIELDS = (*ROOT_FIELDS, "system_fingerprint", "quantization", "kv_cache")
 
 
@@ -53,7 +54,9 @@ class FingerprintField:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What is being served, as far as it could be read at `at`; `digest` is set once it is stored."""
+    """What is being served, as far as it could be read at `at`; `digest` is set once it is
+    stored.
+    """
 
     target: str
     at: datetime

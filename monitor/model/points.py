@@ -1,7 +1,9 @@
-"""What drift detection is fed with: canaries, cards and the server's own figures as slim points in time.
+"""What drift detection is fed with: canaries, cards and the server's own figures as slim points in
+time.
 
-A year of one target is half a million of them, so they are named tuples with integer times; every field but the time may be unknown.
-The names and units are those of Sample, GpuWindow and ServerPage.
+A year of one target is half a million of them, so they are named tuples with integer times; every
+field but the time may be unknown. The names and units are those of Sample, GpuWindow and
+ServerPage.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class CanaryPoint(NamedTuple):
 
 
 class CardPoint(NamedTuple):
-    """Some seconds of one card: medians, and its counters at the end (they run since the driver was loaded)."""
+    """Some seconds of one card: medians, and its counters at the end (they run since the driver was
+    loaded).
+    """
 
     at_us: int
     uuid: str

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One condition on the answer; exactly one of the first group is set, `negate` turns it round."""
+    """One condition on the answer; exactly one of the first group is set, `negate` turns it
+    round.
+    """
 
     equals: str | None = None
     any_of: tuple[str, ...] | None = None
@@ -17,9 +19,13 @@ class Expectation:
     not_contains: str | None = None
     regex: str | None = None
     json_schema: Mapping[str, Any] | None = None
-    json_fields: Mapping[str, Any] | None = None  # dotted path inside the JSON -> the value it must have
+    json_fields: Mapping[str, Any] | None = (
+        None  # dotted path inside the JSON -> the value it must have
+    )
     number: float | None = None  # the last number in the answer, within `tolerance`
-    similarity: str | None = None  # a text that the answer must resemble, at least to `floor` (0..1)
+    similarity: str | None = (
+        None  # a text that the answer must resemble, at least to `floor` (0..1)
+    )
     finish_reason: str | None = None
     refusal: tuple[str, ...] | None = None  # phrases of a refusal; () = the usual ones
     negate: bool = False
@@ -29,7 +35,9 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One canary prompt with its sampling settings, class, gate and schedule. Durations in seconds."""
+    """One canary prompt with its sampling settings, class, gate and schedule. Durations in
+    seconds.
+    """
 
     name: str
     traffic_class: str
@@ -45,22 +53,34 @@ class Probe:
     expect: tuple[Expectation, ...] = ()
     priority: int | None = None
     reason: str | None = None
-    context_share: float | None = None  # lengthen the prompt until it fills this share of the server's context
+    context_share: float | None = (
+        None  # lengthen the prompt until it fills this share of the server's context
+    )
     context_at_most: int = 4000  # tokens, so that a long context does not eat the budget
     pinned: bool = False  # judged against the recorded pin; without one it is `unpinned`
     repeats: int = 3  # over how many of its last runs the gate counts,
     require: int = 2  # and how many of them must pass
-    same_salt_twice: bool = False  # a second run with the same cache salt: does the prefix cache work?
+    same_salt_twice: bool = (
+        False  # a second run with the same cache salt: does the prefix cache work?
+    )
     revision: str = ""  # digest of the definition: a changed text is a new revision
 
     @property
     def parameter_set(self) -> str:
-        """What a server may have to compile for: the first answer per process start and parameter set is `cold`."""
+        """What a server may have to compile for: the first answer per process start and parameter
+        set is `cold`.
+        """
         logprobs = "logprobs" if self.sampling.get("logprobs") else "plain"
-        structured = "structured" if {"structured_outputs", "response_format"} & set(self.sampling) else "free"
+        structured = (
+            "structured"
+            if {"structured_outputs", "response_format"} & set(self.sampling)
+            else "free"
+        )
         return f"{self.endpoint}/{logprobs}/{structured}/n{self.sampling.get('n', 1)}"
 
     @property
     def capped(self) -> bool:
-        """Whether a wait for the first token is cut at `max_wait`; uncapped probes run in a lane of their own."""
+        """Whether a wait for the first token is cut at `max_wait`; uncapped probes run in a lane of
+        their own.
+        """
         return self.max_wait_s is not None

@@ -11,7 +11,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class ServerPage:
-    """One reading of the server's /metrics page, summed over engines. Counters since the server's start; None = not there."""
+    """One reading of the server's /metrics page, summed over engines. Counters since the server's
+    start; None = not there.
+    """
 
     at: datetime
     state: Literal["ok", "refused", "timeout", "http_error", "unreadable"]
@@ -40,7 +42,9 @@ class ServerPage:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at one card. Counters (energy, throttle times) run since the driver was loaded; None = not offered or failed."""
+    """One look at one card. Counters (energy, throttle times) run since the driver was loaded; None
+    = not offered or failed.
+    """
 
     at: datetime
     monotonic_ns: int
@@ -48,7 +52,9 @@ class GpuReading:
     name: str | None = None
     temp_c: float | None = None
     mem_temp_c: float | None = None
-    margin_c: float | None = None  # degrees to the nearest slowdown threshold, as the card says; never derived
+    margin_c: float | None = (
+        None  # degrees to the nearest slowdown threshold, as the card says; never derived
+    )
     sm_clock_mhz: float | None = None
     mem_clock_mhz: float | None = None
     util: float | None = None  # 0..1, share of time in which a kernel ran
@@ -64,7 +70,9 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """A fault that the driver reported for a card. `at` is when we took it up: the driver gives no time."""
+    """A fault that the driver reported for a card. `at` is when we took it up: the driver gives no
+    time.
+    """
 
     uuid: str
     at: datetime
@@ -82,13 +90,16 @@ class CardFault(StrEnum):
     UNREADABLE = "unreadable"  # anything else
 
 
-#: The subject of what concerns not one card but where the readings come from: the driver here, or an exporter.
+#: The subject of what concerns not one card but where the readings come from: the driver here, or
+#: an exporter.
 DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why something cannot be read, and since when. `reason` is a sentence for a person and may change while it lasts."""
+    """Why something cannot be read, and since when. `reason` is a sentence for a person and may
+    change while it lasts.
+    """
 
     fault: CardFault
     reason: str
@@ -97,7 +108,9 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class CardsView:
-    """The cards of one target now: those known, those that answer, and troubles by UUID, `DRIVER`, or "card 0" where no UUID is known."""
+    """The cards of one target now: those known, those that answer, and troubles by UUID, `DRIVER`,
+    or "card 0" where no UUID is known.
+    """
 
     known: frozenset[str]
     answering: frozenset[str]
@@ -106,7 +119,9 @@ class CardsView:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """One attempt to reach a server, by canary or by metrics page: the material of `server_down`."""
+    """One attempt to reach a server, by canary or by metrics page: the material of
+    `server_down`.
+    """
 
     at: datetime
     answered: bool

@@ -12,7 +12,8 @@ from monitor.model.words import Outcome, Phase, Verdict
 class Marks:
     """Monotonic times of one stream in nanoseconds; None where the event never came.
 
-    TTFT starts at `sent`: the moment the request's first byte goes out on a connection that is already open.
+    TTFT starts at `sent`: the moment the request's first byte goes out on a connection that is
+    already open.
     """
 
     connect_started: int | None = None
@@ -22,7 +23,9 @@ class Marks:
     first_event: int | None = None
     first_token: int | None = None  # content, reasoning or tool call: never the empty role chunk
     first_visible: int | None = None  # content or tool call: what a user sees
-    last_token: int | None = None  # the last chunk that brought a token, also the empty one of an end-of-text stop
+    last_token: int | None = (
+        None  # the last chunk that brought a token, also the empty one of an end-of-text stop
+    )
     done: int | None = None
 
     @property
@@ -37,7 +40,9 @@ class Marks:
 
     @property
     def ttft_visible_ms(self) -> float | None:
-        """Time to the first token that a user sees; later than `ttft_ms` for a model that reasons first."""
+        """Time to the first token that a user sees; later than `ttft_ms` for a model that reasons
+        first.
+        """
         return _between_ms(self.sent, self.first_visible)
 
     @property
@@ -52,7 +57,9 @@ def _between_ms(start: int | None, end: int | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured execution of a probe: speed, quality, card and load in one row. Field names are the public ones."""
+    """One measured execution of a probe: speed, quality, card and load in one row. Field names are
+    the public ones.
+    """
 
     target: str
     probe: str
@@ -121,5 +128,10 @@ SAMPLE_FIELDS: tuple[str, ...] = (
     "started_at",
     "phase",
     "outcome",
-    *(f.name for f in fields(Sample) if f.name not in {"id", "target", "probe", "traffic_class", "started_at", "phase", "outcome"}),
+    *(
+        f.name
+        for f in fields(Sample)
+        if f.name
+        not in {"id", "target", "probe", "traffic_class", "started_at", "phase", "outcome"}
+    ),
 )

@@ -9,7 +9,9 @@ class Outcome(StrEnum):
     """What became of one canary (docs/units.md tells each one)."""
 
     OK = "ok"
-    QUEUE_CAP = "queue_cap"  # no first token within max_wait while the engine moved: cancelled by us
+    QUEUE_CAP = (
+        "queue_cap"  # no first token within max_wait while the engine moved: cancelled by us
+    )
     HUNG = "hung"  # the engine's step counter stood still while our request was out
     ASLEEP = "asleep"
     REJECTED = "rejected"  # admission: 503 or 429
@@ -23,11 +25,20 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"  # by us, for example at shutdown
 
 
-#: Outcomes that say "the server got worse" (exit code 1) and not "it could not be measured" (exit code 3); DESIGN: exit codes.
+#: Outcomes that say "the server got worse" (exit code 1) and not "it could not be measured" (exit
+#: code 3); DESIGN: exit codes.
 REGRESSIONS = frozenset(
-    {Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TRUNCATED, Outcome.STREAM_ERROR, Outcome.MALFORMED, Outcome.EMPTY}
+    {
+        Outcome.QUEUE_CAP,
+        Outcome.HUNG,
+        Outcome.TRUNCATED,
+        Outcome.STREAM_ERROR,
+        Outcome.MALFORMED,
+        Outcome.EMPTY,
+    }
 )
-#: Outcomes after a known wait: a percentile that falls among them is "at least the smallest of these waits".
+#: Outcomes after a known wait: a percentile that falls among them is "at least the smallest of
+#: these waits".
 WAITED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
 
 

@@ -49,7 +49,10 @@ def _time(us: int | None) -> str | None:
 
 def found_of(entries: Sequence[Entry]) -> list[Found]:
     """Incidents as they are drawn."""
-    return [Found(as_us(e.finding.since), e.closed_us, e.severity.value, _title(e), e.finding.summary) for e in entries]
+    return [
+        Found(as_us(e.finding.since), e.closed_us, e.severity.value, _title(e), e.finding.summary)
+        for e in entries
+    ]
 
 
 def _title(entry: Entry) -> str:
@@ -66,7 +69,10 @@ def print_report(report: dict[str, Any]) -> None:
         out.print(f"{printable(target['name'])}: {read or 'nothing to read'}", style="bold")
         for part in target["detection"]:
             if not part["armed"]:
-                out.print(printable(f"  not armed at the end: {part['what']} ({part['detail']})"), style="dim")
+                out.print(
+                    printable(f"  not armed at the end: {part['what']} ({part['detail']})"),
+                    style="dim",
+                )
     for note in report["notes"]:
         out.print(printable(note), style="yellow")
     found = report["incidents"]
@@ -74,13 +80,33 @@ def print_report(report: dict[str, Any]) -> None:
         judged = any(target[name] for target in report["targets"] for name in COUNTS)
         out.print("no incidents" if judged else "nothing was judged")
         return
-    out.print(table(["opened", "closed", "target", "kind", "subject", "severity", "cause", "metric", "change %"], map(_row, found)))
+    out.print(
+        table(
+            [
+                "opened",
+                "closed",
+                "target",
+                "kind",
+                "subject",
+                "severity",
+                "cause",
+                "metric",
+                "change %",
+            ],
+            map(_row, found),
+        )
+    )
     for incident in found:
-        out.print(f"\n{incident['severity']}  {printable(incident['summary'])}", style=STYLES.get(incident["severity"], ""))
+        out.print(
+            f"\n{incident['severity']}  {printable(incident['summary'])}",
+            style=STYLES.get(incident["severity"], ""),
+        )
 
 
 def _row(i: dict[str, Any]) -> list[Any]:
-    closed = "open" if i["closed_at"] is None else local_time(datetime.fromisoformat(i["closed_at"]))
+    closed = (
+        "open" if i["closed_at"] is None else local_time(datetime.fromisoformat(i["closed_at"]))
+    )
     named = [i[name] or "" for name in ("target", "kind", "subject", "severity", "cause", "metric")]
     return [local_time(datetime.fromisoformat(i["opened_at"])), closed, *named, _change(i)]
 

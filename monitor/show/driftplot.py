@@ -1,4 +1,6 @@
-"""A replay as one page of HTML that needs nothing else: speed against what is usual, the cards, and what was found, drawn over time."""
+"""A replay as one page of HTML that needs nothing else: speed against what is usual, the cards, and
+what was found, drawn over time.
+"""
 
 from __future__ import annotations
 
@@ -52,51 +54,100 @@ class Series:
         joined: dict[int, list[float]] = {}
         for number in numbers:
             joined.setdefault(number // step, []).extend(self.blocks[number])
-        return [(int((number + 0.5) * step * BLOCK_US), median(values)) for number, values in joined.items()]
+        return [
+            (int((number + 0.5) * step * BLOCK_US), median(values))
+            for number, values in joined.items()
+        ]
 
 
 @dataclass(slots=True)
 class Sketch:
     """Collects what is to be drawn of each target while its points are replayed."""
 
-    _ratios: dict[tuple[str, str, str], Series] = field(default_factory=dict)  # target, figure, probe
+    _ratios: dict[tuple[str, str, str], Series] = field(
+        default_factory=dict
+    )  # target, figure, probe
     _cards: dict[tuple[str, str, str], Series] = field(default_factory=dict)  # target, figure, card
 
     def watch(self, target: str, point: Point) -> None:
         """Take up one point."""
         if isinstance(point, CanaryPoint):
             if point.phase == "warm" and point.outcome == "ok":
-                for figure, value in (("decode rate", point.decode_tok_s), ("time to first token", point.ttft_ms)):
+                for figure, value in (
+                    ("decode rate", point.decode_tok_s),
+                    ("time to first token", point.ttft_ms),
+                ):
                     self._add(self._ratios, (target, figure, point.probe), point.at_us, value)
         elif isinstance(point, CardPoint):
-            for figure, value in (("temperature, °C", point.temp_c), ("SM clock, MHz", point.sm_clock_mhz)):
-                self._add(self._cards, (target, f"{figure}, {point.uuid[:12]}", ""), point.at_us, value)
+            for figure, value in (
+                ("temperature, °C", point.temp_c),
+                ("SM clock, MHz", point.sm_clock_mhz),
+            ):
+                self._add(
+                    self._cards, (target, f"{figure}, {point.uuid[:12]}", ""), point.at_us, value
+                )
 
     @staticmethod
-    def _add(of: dict[tuple[str, str, str], Series], key: tuple[str, str, str], at_us: int, value: float | None) -> None:
+    def _add(
+        of: dict[tuple[str, str, str], Series],
+        key: tuple[str, str, str],
+        at_us: int,
+        value: float | None,
+    ) -> None:
         if value is not None:
             of.setdefault(key, Series()).add(at_us, value)
 
-    def panels(self, target: str, found: Sequence[Found] = ()) -> dict[str, list[tuple[int, float]]]:
-        """Lines by title. Probes are put together as per cent of what is usual for each: its median outside of what was found."""
+    def panels(
+        self, target: str, found: Sequence[Found] = ()
+    ) -> dict[str, list[tuple[int, float]]]:
+        """Lines by title. Probes are put together as per cent of what is usual for each: its median
+        outside of what was found.
+        """
         pooled: dict[str, Series] = {}
         for (of, figure, _probe), series in self._ratios.items():
             if of == target:
-                calm = [v for number, values in series.blocks.items() if not _within(number * BLOCK_US, found) for v in values]
+                calm = [
+                    v
+                    for number, values in series.blocks.items()
+                    if not _within(number * BLOCK_US, found)
+                    for v in values
+                ]
                 usual = median(calm or [v for values in series.blocks.values() for v in values])
                 for number, values in series.blocks.items() if usual > 0 else ():
                     joined = pooled.setdefault(f"{figure}, % of usual", Series())
-                    joined.blocks.setdefault(number, []).extend(100 * value / usual for value in values)
+                    joined.blocks.setdefault(number, []).extend(
+                        100 * value / usual for value in values
+                    )
         lines = {title: series.line() for title, series in pooled.items()}
-        return lines | {figure: series.line() for (of, figure, _), series in sorted(self._cards.items()) if of == target}
+        return lines | {
+            figure: series.line()
+            for (of, figure, _), series in sorted(self._cards.items())
+            if of == target
+        }
 
 
-def page(title: str, panels: Mapping[str, Mapping[str, list[tuple[int, float]]]], found: Mapping[str, Sequence[Found]]) -> str:
-    """The whole page: for each target its panels, what was found drawn over them, and a table of it."""
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>"]
-    parts.append(f"<h1>{escape(title)}</h1><p>The band is where the middle nine tenths of the line lie outside of what was found.</p>")
+def page(
+    title: str,
+    panels: Mapping[str, Mapping[str, list[tuple[int, float]]]],
+    found: Mapping[str, Sequence[Found]],
+) -> str:
+    """The whole page: for each target its panels, what was found drawn over them, and a table of
+    it.
+    """
+    parts = [
+        (
+            "<!doctype html><html lang=en><meta "
+            f"charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>"
+        )
+    ]
+    parts.append(
+        f"<h1>{escape(title)}</h1><p>The band is where the middle nine tenths of the line lie "
+        "outside of what was found.</p>"
+    )
     for target, lines in panels.items():
-        parts.append(f"<h2>{escape(target)}</h2>{_drawing(lines, found.get(target, ()))}{_table(found.get(target, ()))}")
+        parts.append(
+            f"<h2>{escape(target)}</h2>{_drawing(lines, found.get(target, ()))}{_table(found.get(target, ()))}"
+        )
     return "\n".join(parts) + "\n"
 
 
@@ -110,7 +161,11 @@ def _table(found: Iterable[Found]) -> str:
         f"<td>{_when(f.until_us) if f.until_us is not None else 'open'}<td>{escape(f.title)}<td>{escape(f.text)}</tr>"
         for f in found
     )
-    return f"<table><tr><th>severity<th>since<th>until<th>what<th></tr>{rows}</table>" if rows else "<p>Nothing was found.</p>"
+    return (
+        f"<table><tr><th>severity<th>since<th>until<th>what<th></tr>{rows}</table>"
+        if rows
+        else "<p>Nothing was found.</p>"
+    )
 
 
 def _when(us: int) -> str:
@@ -130,7 +185,13 @@ def _drawing(lines: Mapping[str, list[tuple[int, float]]], found: Sequence[Found
     return "".join([*parts, "</svg>"])
 
 
-def _panel(title: str, line: list[tuple[int, float]], found: Sequence[Found], span: tuple[int, int], top: int) -> str:
+def _panel(
+    title: str,
+    line: list[tuple[int, float]],
+    found: Sequence[Found],
+    span: tuple[int, int],
+    top: int,
+) -> str:
     begin, end = span
     calm = [v for at, v in line if not _within(at, found)]
     low, high = min(v for _, v in line), max(v for _, v in line)
@@ -147,7 +208,8 @@ def _panel(title: str, line: list[tuple[int, float]], found: Sequence[Found], sp
     for f in found:
         left, right = x(f.since_us), x(f.until_us if f.until_us is not None else end)
         parts.append(
-            f"<rect x={left:.1f} y={top} width={max(right - left, 1.5):.1f} height={HEIGHT} fill='{COLOURS.get(f.severity, '#888')}' "
+            f"<rect x={left:.1f} y={top} width={max(right - left, 1.5):.1f} height={HEIGHT} "
+            f"fill='{COLOURS.get(f.severity, '#888')}' "
             f"opacity=.22><title>{escape(f.title)}: {escape(f.text)}</title></rect>"
         )
     if len(calm) >= 20:  # fewer give no twentieths
@@ -158,11 +220,18 @@ def _panel(title: str, line: list[tuple[int, float]], found: Sequence[Found], sp
         )
     for value in (low + room, (low + high) / 2, high - room):
         at = y(value)
-        parts.append(f"<line class=axis x1={LEFT} x2={WIDTH - 10} y1={at:.1f} y2={at:.1f} /><text x=0 y={at + 4:.1f}>{value:,.4g}</text>")
+        parts.append(
+            f"<line class=axis x1={LEFT} x2={WIDTH - 10} y1={at:.1f} y2={at:.1f} /><text x=0 "
+            f"y={at + 4:.1f}>{value:,.4g}</text>"
+        )
     for share in range(5):
         at_us = begin + (end - begin) * share // 4
-        parts.append(f"<text x={min(x(at_us), WIDTH - 110):.1f} y={top + HEIGHT + 14}>{_when(at_us)}</text>")
-    drawn = [" ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in piece) for piece in _pieces(line)]
+        parts.append(
+            f"<text x={min(x(at_us), WIDTH - 110):.1f} y={top + HEIGHT + 14}>{_when(at_us)}</text>"
+        )
+    drawn = [
+        " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in piece) for piece in _pieces(line)
+    ]
     return "".join([*parts, *(f"<polyline class=line points='{piece}' />" for piece in drawn)])
 
 

@@ -1,4 +1,6 @@
-"""The daemon's own figures for Prometheus, prefix `vllm_canary_`, in base units (seconds, tokens)."""
+"""The daemon's own figures for Prometheus, prefix `vllm_canary_`, in base units (seconds,
+tokens).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,40 @@ from monitor.__about__ import __version__
 from monitor.model import Incident, Kind, Sample, ServerPage, Severity
 
 PREFIX = "vllm_canary_"
-TTFT_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+TTFT_EDGES_S = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+)
 
 
 class Exporter:
-    """Counts what the daemon measures. A canary without a first token adds to `samples_total` by its outcome, never to a latency."""
+    """Counts what the daemon measures. A canary without a first token adds to `samples_total` by
+    its outcome, never to a latency.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         probe = ("target", "probe", "class")
         gauge, counter = self._gauge, self._counter
         gauge("build_info", "Version of vllm-canary.", "version").labels(__version__).set(1)
-        self._samples = counter("samples", "Canaries by outcome and verdict.", *probe, "phase", "outcome", "verdict")
+        self._samples = counter(
+            "samples", "Canaries by outcome and verdict.", *probe, "phase", "outcome", "verdict"
+        )
         self._ttft = Histogram(
             PREFIX + "ttft_seconds",
             "Time to first token, where one came.",
@@ -29,11 +53,24 @@ class Exporter:
             buckets=TTFT_EDGES_S,
             registry=self.registry,
         )
-        self._rate = gauge("decode_tokens_per_second", "Decode rate of the last canary that had one.", *probe, "phase")
+        self._rate = gauge(
+            "decode_tokens_per_second",
+            "Decode rate of the last canary that had one.",
+            *probe,
+            "phase",
+        )
         self._last = gauge("last_sample_timestamp_seconds", "When the last canary began.", *probe)
-        self._last_ok = gauge("last_ok_timestamp_seconds", "When the last good canary began.", *probe)
-        self._lag = gauge("observer_lag_seconds", "How late the monitor's own loop was during the last canary.", "target")
-        self._up = gauge("metrics_page_up", "1 where the server's metrics page could be read.", "target")
+        self._last_ok = gauge(
+            "last_ok_timestamp_seconds", "When the last good canary began.", *probe
+        )
+        self._lag = gauge(
+            "observer_lag_seconds",
+            "How late the monitor's own loop was during the last canary.",
+            "target",
+        )
+        self._up = gauge(
+            "metrics_page_up", "1 where the server's metrics page could be read.", "target"
+        )
         self._skipped = counter("skipped_runs", "Runs that did not happen.", "target", "reason")
         self._open = gauge("incidents_open", "Open incidents.", "target", "kind", "severity")
 
@@ -46,7 +83,9 @@ class Exporter:
     def sample(self, sample: Sample) -> None:
         """Take up one sample."""
         probe = (sample.target, sample.probe, sample.traffic_class)
-        self._samples.labels(*probe, sample.phase.value, sample.outcome.value, sample.verdict.value).inc()
+        self._samples.labels(
+            *probe, sample.phase.value, sample.outcome.value, sample.verdict.value
+        ).inc()
         self._last.labels(*probe).set(sample.started_at.timestamp())
         if sample.outcome.value == "ok":
             self._last_ok.labels(*probe).set(sample.started_at.timestamp())
@@ -66,7 +105,9 @@ class Exporter:
         self._skipped.labels(target, reason).inc(count)
 
     def incidents(self, target: str, incidents: Iterable[Incident]) -> None:
-        """What is open on a target now. A kind that was open before goes to 0; one that never was is not shown."""
+        """What is open on a target now. A kind that was open before goes to 0; one that never was
+        is not shown.
+        """
         counts: dict[tuple[Kind, Severity], int] = {}
         for incident in incidents:
             key = (incident.kind, incident.severity)
@@ -81,5 +122,3 @@ class Exporter:
     def text(self) -> bytes:
         """The page."""
         return generate_latest(self.registry)
-
-

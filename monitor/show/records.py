@@ -1,4 +1,6 @@
-"""Values as JSON objects and CSV rows: public field names, times as ISO 8601 in UTC, unknown as null."""
+"""Values as JSON objects and CSV rows: public field names, times as ISO 8601 in UTC, unknown as
+null.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,19 @@ def plain(value: Any) -> Any:
 
 def sample_record(sample: Sample) -> dict[str, Any]:
     """All fields of a sample, in the documented order."""
-    return {name: plain(getattr(sample, "traffic_class" if name == "class" else name)) for name in SAMPLE_FIELDS}
+    return {
+        name: plain(getattr(sample, "traffic_class" if name == "class" else name))
+        for name in SAMPLE_FIELDS
+    }
 
 
 def incident_record(incident: Incident) -> dict[str, Any]:
     """All fields of an incident."""
     values = {k: plain(v) for k, v in asdict(incident).items()}
-    return values | {"changes": [asdict(change) for change in incident.changes], "evidence": dict(incident.evidence)}
+    return values | {
+        "changes": [asdict(change) for change in incident.changes],
+        "evidence": dict(incident.evidence),
+    }
 
 
 def pin_record(pin: Pin) -> dict[str, Any]:

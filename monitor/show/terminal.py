@@ -1,4 +1,6 @@
-"""Tables and words for people on a terminal: local times, units in the headings, – for unknown, model output made harmless."""
+"""Tables and words for people on a terminal: local times, units in the headings, – for unknown,
+model output made harmless.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ STYLES = {
 
 
 class _Console(Console):
-    """A reader that has seen enough (`history | head`) is not told by exit code 1, which here means a regression."""
+    """A reader that has seen enough (`history | head`) is not told by exit code 1, which here means
+    a regression.
+    """
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -38,9 +42,16 @@ class _Console(Console):
 
 def console() -> Console:
     """Where tables go."""
-    # Text is printed as it is: what a server or a model wrote may look like markup or hold :names: of pictures.
+    # Text is printed as it is: what a server or a model wrote may look like markup or hold :names:
+    # of pictures.
     is_terminal = sys.stdout.isatty()
-    return _Console(width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
+    return _Console(
+        width=None if is_terminal else PIPE_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not is_terminal,
+    )
 
 
 def progress_console() -> Console | None:
@@ -69,7 +80,9 @@ def local_time(at: datetime | None) -> str:
 
 
 def percentile_text(value: Percentile, count: int) -> str:
-    """`41.2 (38.0 to 47.9)`, `> 2,000` where it falls among those that waited in vain, `no answer` where nobody waited a known time."""
+    """`41.2 (38.0 to 47.9)`, `> 2,000` where it falls among those that waited in vain, `no answer`
+    where nobody waited a known time.
+    """
     if count == 0:
         return UNKNOWN
     if value.value is None:
@@ -78,12 +91,20 @@ def percentile_text(value: Percentile, count: int) -> str:
     return f"{milliseconds(value.value)} ({low} to {high})"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
-    """A plain table; cells are text as it is, never markup, and known words have their colour. Headings with a unit are numbers."""
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
+) -> Table:
+    """A plain table; cells are text as it is, never markup, and known words have their colour.
+    Headings with a unit are numbers.
+    """
     result = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        numeric = heading in {"waiting", "no first token"} or heading.endswith((" ms", "/s", " °C", " MHz", " W", " s", "count", "id"))
-        result.add_column(heading, justify="right" if numeric else "left", no_wrap=not heading.endswith("detail"))
+        numeric = heading in {"waiting", "no first token"} or heading.endswith(
+            (" ms", "/s", " °C", " MHz", " W", " s", "count", "id")
+        )
+        result.add_column(
+            heading, justify="right" if numeric else "left", no_wrap=not heading.endswith("detail")
+        )
     for row in rows:
         result.add_row(*(cell(value) for value in row))
     return result

@@ -1,4 +1,6 @@
-"""The daemon's HTTP face, on loopback: health, readiness, Prometheus. It runs on a thread of its own, away from the loop that measures."""
+"""The daemon's HTTP face, on loopback: health, readiness, Prometheus. It runs on a thread of its
+own, away from the loop that measures.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def application(metrics: Callable[[], bytes], alive: Complaints, ready: Complain
     """The routes. `alive` is for a supervisor that restarts, `ready` for one that waits."""
 
     def answer(complaints: list[str]) -> JSONResponse:
-        return JSONResponse({"status": "bad" if complaints else "good", "problems": complaints}, 503 if complaints else 200)
+        return JSONResponse(
+            {"status": "bad" if complaints else "good", "problems": complaints},
+            503 if complaints else 200,
+        )
 
     async def healthz(_request: Request) -> Response:
         return answer(alive())
@@ -41,11 +46,19 @@ def application(metrics: Callable[[], bytes], alive: Complaints, ready: Complain
     async def metrics_page(_request: Request) -> Response:
         return Response(metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics_page)])
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics_page),
+        ]
+    )
 
 
 class WebServer:
-    """Serves an application on a thread. The address is taken in the constructor, so that a port in use is said at once."""
+    """Serves an application on a thread. The address is taken in the constructor, so that a port in
+    use is said at once.
+    """
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -53,11 +66,23 @@ class WebServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
-            self._socket.listen(128)  # at once: who is told the address may come before the thread has begun
+            self._socket.listen(
+                128
+            )  # at once: who is told the address may come before the thread has begun
         except OSError as error:
             self._socket.close()
-            raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}; stop what holds it, or set another `listen`") from None
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2, ws="none")
+            raise ListenError(
+                f"cannot listen on {host}:{port}: {error.strerror}; stop what holds it, or set "
+                "another `listen`"
+            ) from None
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            ws="none",
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
 

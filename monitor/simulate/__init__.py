@@ -1,1 +1,3 @@
-"""A simulated vLLM server with cards that heat up: a peer of the daemon, spoken to over HTTP only."""
+"""A simulated vLLM server with cards that heat up: a peer of the daemon, spoken to over HTTP
+only.
+"""

@@ -1,11 +1,15 @@
-"""The simulated language model: a table of answers with log-probabilities that follow from nothing but its variant, seed and the prompt.
+"""The simulated language model: a table of answers with log-probabilities that follow from nothing
+but its variant, seed and the prompt.
 
-Variants. `healthy`. `int4`: rounded weights, every sure answer keeps its text, all log-probabilities move a little, one near tie falls
-the other way. `new-weights`: other log-probabilities and some other answers, good ones and a bad one. `lost-bos`: the chat template lost
-its beginning-of-text token, so every chat prompt is one token shorter, and answers are fluent and wrong.
+Variants. `healthy`. `int4`: rounded weights, every sure answer keeps its text, all
+log-probabilities move a little, one near tie falls the other way. `new-weights`: other
+log-probabilities and some other answers, good ones and a bad one. `lost-bos`: the chat template
+lost its beginning-of-text token, so every chat prompt is one token shorter, and answers are fluent
+and wrong.
 
-What the model thinks of a text that is given to it agrees with what it says: an answer of its own is scored as it was said, down to the
-end-of-text token; another answer that it knows is unlikely where the two part, and sure again from there on.
+What the model thinks of a text that is given to it agrees with what it says: an answer of its own
+is scored as it was said, down to the end-of-text token; another answer that it knows is unlikely
+where the two part, and sure again from there on.
 """
 
 from __future__ import annotations
@@ -16,7 +20,16 @@ from functools import lru_cache
 from typing import Any
 
 from monitor.simulate.logprobs import Ranking, Rival, Scored, key_of
-from monitor.simulate.phrases import FILLER, NEAR_TIES, NEW_WEIGHTS, POLITE, SHIPPED, SURE, TEXTS, WITHOUT_BOS
+from monitor.simulate.phrases import (
+    FILLER,
+    NEAR_TIES,
+    NEW_WEIGHTS,
+    POLITE,
+    SHIPPED,
+    SURE,
+    TEXTS,
+    WITHOUT_BOS,
+)
 from monitor.simulate.vocabulary import ASSISTANT, BOS, BYTES, EOS, SYSTEM, USER, WORDS, Vocabulary
 
 VARIANTS = ("healthy", "int4", "new-weights", "lost-bos")
@@ -38,7 +51,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """One whole answer, decided when its first token came. `texts` has one piece a token: the last is empty where the text ended."""
+    """One whole answer, decided when its first token came. `texts` has one piece a token: the last
+    is empty where the text ended.
+    """
 
     tokens: tuple[int, ...]
     texts: tuple[str, ...]
@@ -49,7 +64,9 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt in tokens, and what the model makes of it: the question, and how far the answer is given already."""
+    """A prompt in tokens, and what the model makes of it: the question, and how far the answer is
+    given already.
+    """
 
     ids: tuple[int, ...]
     question: str
@@ -73,7 +90,9 @@ def chat_ids(messages: Sequence[Mapping[str, Any]], template: str, variant: str)
 
 
 def prompt_of(ids: Sequence[int]) -> Prompt:
-    """Read a prompt: after the last `<|assistant|>` stands the begin of the answer, before it the question."""
+    """Read a prompt: after the last `<|assistant|>` stands the begin of the answer, before it the
+    question.
+    """
     ids = tuple(ids)
     if ASSISTANT not in ids:
         return Prompt(ids, VOCABULARY.decode(ids), ())
@@ -90,7 +109,9 @@ def _content(content: Any) -> str:
 
 
 class LanguageModel:
-    """One set of weights. `batch` is the number of sequences in the step of the first token: it decides near ties."""
+    """One set of weights. `batch` is the number of sequences in the step of the first token: it
+    decides near ties.
+    """
 
     def __init__(self, variant: str = "healthy", seed: int = 0) -> None:
         self.variant = variant
@@ -113,25 +134,36 @@ class LanguageModel:
         return Speech(tuple(tokens), tuple(texts), reason, None, batch)
 
     def scores(self, prompt: Prompt, place: int, token: int, batch: int) -> tuple[Scored, ...]:
-        """The most likely tokens of one place of the answer, best first, 20 of them; the one that came is the first."""
-        return self._ranked(prompt.question, prompt.has_bos, len(prompt.given) + place, token, max(batch, 1))
+        """The most likely tokens of one place of the answer, best first, 20 of them; the one that
+        came is the first.
+        """
+        return self._ranked(
+            prompt.question, prompt.has_bos, len(prompt.given) + place, token, max(batch, 1)
+        )
 
     def prompt_scores(self, prompt: Prompt, wanted: int) -> list[tuple[Scored, ...] | None]:
-        """For each token of the prompt: itself and the `wanted` most likely ones before which it stood; None for the first."""
+        """For each token of the prompt: itself and the `wanted` most likely ones before which it
+        stood; None for the first.
+        """
         prompt = self._told_apart(prompt)
         begin = len(prompt.ids) - len(prompt.given)
         said = self._scored(prompt, wanted)
         found: list[tuple[Scored, ...] | None] = [None]
         for index, token in enumerate(prompt.ids[1:], 1):
             scores = next(said) if index >= begin else None
-            found.append(scores or self._ranking.surprised(prompt.ids[max(0, index - 8) : index], token, wanted))
+            found.append(
+                scores
+                or self._ranking.surprised(prompt.ids[max(0, index - 8) : index], token, wanted)
+            )
         return found
 
     def _scored(self, prompt: Prompt, wanted: int) -> Iterator[tuple[Scored, ...] | None]:
-        """Of each token of the answer that a prompt gives; None for one that the model would not have said.
+        """Of each token of the answer that a prompt gives; None for one that the model would not
+        have said.
 
-        As long as the answer is the model's own it is scored as it was said. Where it turns into another answer that the model knows, its
-        token is one of those beside the model's own, or a surprise; from there on the model follows it.
+        As long as the answer is the model's own it is scored as it was said. Where it turns into
+        another answer that the model knows, its token is one of those beside the model's own, or a
+        surprise; from there on the model follows it.
         """
         ways, key = self._ways(prompt), key_of(prompt.question)
         own = ways[0]
@@ -139,7 +171,9 @@ class LanguageModel:
             follow = [way for way in ways if _goes_on(way, key, place, token)]
             parts = own in ways and own not in follow
             likeliest = (own[place] if place < len(own) else EOS) if parts else token
-            ranked = self._ranked(prompt.question, prompt.has_bos, place, likeliest, 1) if follow else ()
+            ranked = (
+                self._ranked(prompt.question, prompt.has_bos, place, likeliest, 1) if follow else ()
+            )
             itself = [scored for scored in ranked if scored.token == token]
             top = [scored for scored in ranked[: max(wanted, 1)] if scored.token != token]
             yield (itself[0], *top) if itself else None
@@ -153,7 +187,9 @@ class LanguageModel:
         return list(dict.fromkeys([self._answer(prompt, 1), *known]))
 
     def _told_apart(self, prompt: Prompt) -> Prompt:
-        """A prompt and the answer behind it, where no template marks where that begins (completions): all from there on is an answer."""
+        """A prompt and the answer behind it, where no template marks where that begins
+        (completions): all from there on is an answer.
+        """
         ids, written = prompt.ids, b""
         for end in range(1, len(ids)) if ASSISTANT not in ids else ():
             written += VOCABULARY.token(ids[end - 1]) if ids[end - 1] >= BYTES else b""
@@ -162,7 +198,8 @@ class LanguageModel:
                 return apart
         return prompt
 
-    # -- text ---------------------------------------------------------------------------------------------------------
+    # -- text
+    # ---------------------------------------------------------------------------------------------------------
 
     def _told(self, prompt: Prompt, batch: int) -> tuple[int, ...]:
         """What is left to say after what the prompt gives already."""
@@ -182,28 +219,41 @@ class LanguageModel:
         return _rambling(prompt.question) if text is None else tuple(VOCABULARY.encode(text))
 
     def _falls(self, question: str, batch: int) -> int:
-        """Which of two near ties comes: alone always the same, in a batch it depends on its size."""
+        """Which of two near ties comes: alone always the same, in a batch it depends on its
+        size.
+        """
         alone = 1 if self.variant == "int4" and question == "Pick a fruit." else 0
         if batch <= 1:
             return alone
         return alone ^ (key_of(f"{self.seed}/{question}/{batch}") >> 7 & 1)
 
-    # -- log-probabilities --------------------------------------------------------------------------------------------
+    # -- log-probabilities
+    # --------------------------------------------------------------------------------------------
 
-    def _rank(self, question: str, has_bos: bool, place: int, token: int, batch: int) -> tuple[Scored, ...]:
+    def _rank(
+        self, question: str, has_bos: bool, place: int, token: int, batch: int
+    ) -> tuple[Scored, ...]:
         asked = _asked(question)
         rival = self._rival(asked, place, token)
-        return self._ranking.at(f"{question}/{place}", has_bos, token, sure=asked in _KNOWN, rival=rival, batch=batch)
+        return self._ranking.at(
+            f"{question}/{place}", has_bos, token, sure=asked in _KNOWN, rival=rival, batch=batch
+        )
 
     def _rival(self, asked: str, place: int, token: int) -> Rival | None:
-        """The token of the other answer, where two part: of a near tie, or what was said before another training."""
+        """The token of the other answer, where two part: of a near tie, or what was said before
+        another training.
+        """
         both, tied = NEAR_TIES.get(asked), True
         if both is None and self.variant == "new-weights" and asked in NEW_WEIGHTS:
             both, tied = (_KNOWN[asked], NEW_WEIGHTS[asked]), False
         if both is None:
             return None
         first, second = ([*VOCABULARY.encode(text), EOS] for text in both)
-        if place >= min(len(first), len(second)) or first[:place] != second[:place] or first[place] == second[place]:
+        if (
+            place >= min(len(first), len(second))
+            or first[:place] != second[:place]
+            or first[place] == second[place]
+        ):
             return None
         return Rival(second[place] if token == first[place] else first[place], tied)
 
@@ -214,7 +264,9 @@ def _asked(question: str) -> str:
 
 
 def _rambling(question: str) -> tuple[int, ...]:
-    """An answer to a question that nobody taught: filler of a length that follows from the question, 20 to 219 tokens."""
+    """An answer to a question that nobody taught: filler of a length that follows from the
+    question, 20 to 219 tokens.
+    """
     key = key_of(question)
     return tuple(_filler(key, 20 + key % 200))
 
@@ -227,7 +279,11 @@ def _filler(key: int, length: int) -> list[int]:
 def _goes_on(answer: Sequence[int], key: int, place: int, token: int) -> bool:
     """Whether this token comes next: of the answer, then its end or filler."""
     beyond = place - len(answer)
-    return token == answer[place] if beyond < 0 else token in {EOS, _FILLER[(key + beyond) % len(_FILLER)]}
+    return (
+        token == answer[place]
+        if beyond < 0
+        else token in {EOS, _FILLER[(key + beyond) % len(_FILLER)]}
+    )
 
 
 def _is_all_of(answer: Sequence[int], prompt: Prompt) -> bool:
@@ -237,16 +293,25 @@ def _is_all_of(answer: Sequence[int], prompt: Prompt) -> bool:
 
 
 def _stopped(texts: Sequence[str], wish: Wish) -> tuple[int, list[str], str] | None:
-    """Where a stop string ends the answer: tokens kept, their texts without it, and which it was. It is looked for after min_tokens."""
+    """Where a stop string ends the answer: tokens kept, their texts without it, and which it was.
+    It is looked for after min_tokens.
+    """
     whole, ends = "", []
     for piece in texts:
         whole += piece
         ends.append(len(whole))
     begin = ends[wish.min_tokens - 1] if 0 < wish.min_tokens <= len(ends) else 0
-    found = min(((at, stop) for stop in wish.stop if stop and (at := whole.find(stop, begin)) >= 0), default=None)
+    found = min(
+        ((at, stop) for stop in wish.stop if stop and (at := whole.find(stop, begin)) >= 0),
+        default=None,
+    )
     if found is None:
         return None
     at, stop = found
     keep = next(i for i, end in enumerate(ends) if end >= at + len(stop)) + 1
     starts = [0, *ends[: keep - 1]]
-    return keep, [whole[min(start, at) : min(end, at)] for start, end in zip(starts, ends, strict=False)], stop
+    return (
+        keep,
+        [whole[min(start, at) : min(end, at)] for start, end in zip(starts, ends, strict=False)],
+        stop,
+    )

@@ -1,4 +1,6 @@
-"""What a completion request asks for, checked as vLLM 0.32 checks it, with its error bodies (those seen: tests/captures/vllm-0.32.0)."""
+"""What a completion request asks for, checked as vLLM 0.32 checks it, with its error bodies (those
+seen: tests/captures/vllm-0.32.0).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class ApiError(Exception):
 
 def api_error(status: int, kind: str, message: str, param: str | None = None) -> ApiError:
     """An error in the shape of vLLM's API."""
-    return ApiError(status, {"error": {"message": message, "type": kind, "param": param, "code": status}})
+    return ApiError(
+        status, {"error": {"message": message, "type": kind, "param": param, "code": status}}
+    )
 
 
 def bad(message: str, param: str | None = None) -> ApiError:
@@ -67,22 +71,38 @@ class Ask:
 def read_json(content: bytes, kind: str) -> Json:
     """The JSON object of a body."""
     if kind.partition(";")[0].strip().lower() != "application/json":
-        raise invalid("value_error", "body", "Unsupported Media Type: Only application/json is allowed", kind)
+        raise invalid(
+            "value_error", "body", "Unsupported Media Type: Only application/json is allowed", kind
+        )
     try:
         body = json.loads(content)
     except ValueError as error:
-        at, why = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, "invalid text")
+        at, why = (
+            (error.pos, error.msg)
+            if isinstance(error, json.JSONDecodeError)
+            else (0, "invalid text")
+        )
         context = f", 'ctx': {{'error': '{why}'}}"
         raise _unread(f"body.{at}", context) from None
     except RecursionError:
-        raise invalid("json_invalid", "body", "JSON decode error: nested too deeply", "...") from None
+        raise invalid(
+            "json_invalid", "body", "JSON decode error: nested too deeply", "..."
+        ) from None
     if not isinstance(body, dict):
-        raise invalid("model_attributes_type", "body", "Input should be a valid dictionary or object to extract fields from", body)
+        raise invalid(
+            "model_attributes_type",
+            "body",
+            "Input should be a valid dictionary or object to extract fields from",
+            body,
+        )
     return body
 
 
 def _unread(place: str, context: str) -> ApiError:
-    detail = f"{{'type': 'json_invalid', 'loc': '{place}', 'msg': 'JSON decode error', 'input': '<dict of 0 items>'{context}}}"
+    detail = (
+        f"{{'type': 'json_invalid', 'loc': '{place}', 'msg': 'JSON decode error', "
+        f"'input': '<dict of 0 items>'{context}}}"
+    )
     return api_error(400, "Bad Request", f"1 validation error:\n  {detail}", place)
 
 
@@ -105,23 +125,41 @@ def prompt_ids(body: Json, identity: Identity, variant: str) -> tuple[int, ...]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return (*(() if body.get("add_special_tokens") is False else (BOS,)), *VOCABULARY.encode(prompt))
-    if isinstance(prompt, list) and prompt and all(isinstance(i, int) and 0 <= i < VOCABULARY.size for i in prompt):
+        return (
+            *(() if body.get("add_special_tokens") is False else (BOS,)),
+            *VOCABULARY.encode(prompt),
+        )
+    if (
+        isinstance(prompt, list)
+        and prompt
+        and all(isinstance(i, int) and 0 <= i < VOCABULARY.size for i in prompt)
+    ):
         return tuple(prompt)
     if isinstance(prompt, list) and prompt and all(isinstance(i, int) for i in prompt):
         raise bad(f"Token id {max(prompt)} is out of vocabulary", "prompt")
     raise bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
 
-def read_ask(body: Json, chat: bool, headers: Mapping[str, str], identity: Identity, variant: str) -> Ask:
+def read_ask(
+    body: Json, chat: bool, headers: Mapping[str, str], identity: Identity, variant: str
+) -> Ask:
     """Check a request as vLLM does. Raises ApiError."""
     check_model(body, identity)
     if chat and "messages" not in body:
         raise invalid("missing", "body.messages", "Field required", body)
-    ids = prompt_ids({k: v for k, v in body.items() if k != ("prompt" if chat else "messages")}, identity, variant)
+    ids = prompt_ids(
+        {k: v for k, v in body.items() if k != ("prompt" if chat else "messages")},
+        identity,
+        variant,
+    )
     stream, options = _flag(body, "stream"), body.get("stream_options")
     if options is not None and not stream:
-        raise api_error(400, "Bad Request", "Stream options can only be defined when `stream=True`.", "stream_options")
+        raise api_error(
+            400,
+            "Bad Request",
+            "Stream options can only be defined when `stream=True`.",
+            "stream_options",
+        )
     options = options if isinstance(options, dict) else {}
     if _whole(body, "n", 1, least=1) != 1:
         raise bad("this simulated server answers n=1 only", "n")
@@ -135,13 +173,15 @@ def read_ask(body: Json, chat: bool, headers: Mapping[str, str], identity: Ident
         wish=_wish(body, chat, len(ids), identity.max_model_len),
         stream=stream,
         include_usage=bool(options.get("include_usage")),
-        continuous_usage=bool(options.get("include_usage")) and bool(options.get("continuous_usage_stats")),
+        continuous_usage=bool(options.get("include_usage"))
+        and bool(options.get("continuous_usage_stats")),
         logprobs=_logprobs(body, chat),
         prompt_logprobs=asked,
         token_ids=_flag(body, "return_token_ids"),
         cache_salt=_salt(body),
         priority=_whole(body, "priority", None) or _header_priority(headers),
-        structured=body.get("structured_outputs") is not None or body.get("response_format") is not None,
+        structured=body.get("structured_outputs") is not None
+        or body.get("response_format") is not None,
     )
 
 
@@ -149,18 +189,36 @@ def _wish(body: Json, chat: bool, prompt: int, limit: int) -> Wish:
     asked = _whole(body, "max_completion_tokens", None, least=1) if chat else None
     asked = asked or _whole(body, "max_tokens", None, least=1)
     if asked is not None and asked > limit:
-        message = f"max_tokens={asked} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
+        message = (
+            f"max_tokens={asked} cannot be greater than max_model_len={limit}. Please "
+            "request fewer output tokens."
+        )
         raise bad(f"{message} (parameter=max_tokens, value={asked})", "max_tokens")
     most = asked if asked is not None else (max(1, limit - prompt) if chat else 16)
     if prompt + most > limit:
-        message = f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {prompt} input tokens. "
-        message += "Please reduce the length of the input prompt or the number of requested output tokens. "
+        message = (
+            f"This model's maximum context length is {limit} tokens. However, your "
+            f"prompt contains at least {prompt} input tokens. "
+        )
+        message += (
+            "Please reduce the length of the input prompt or the number of requested "
+            "output tokens. "
+        )
         raise bad(f"{message}(parameter=input_tokens, value={prompt})", "input_tokens")
     least = _whole(body, "min_tokens", 0, least=0) or 0
     if least > most:
-        raise bad(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.", "min_tokens")
+        raise bad(
+            f"min_tokens must be less than or equal to max_tokens={most}, got {least}.",
+            "min_tokens",
+        )
     stop = body.get("stop") or ()
-    stops = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, (list, tuple)) else (None,)
+    stops = (
+        (stop,)
+        if isinstance(stop, str)
+        else tuple(stop)
+        if isinstance(stop, (list, tuple))
+        else (None,)
+    )
     if not all(isinstance(text, str) for text in stops):
         raise invalid("list_type", "body.stop", "Input should be a valid list", stop)
     return Wish(most, least, _flag(body, "ignore_eos"), tuple(str(text) for text in stops))
@@ -180,7 +238,13 @@ def _logprobs(body: Json, chat: bool) -> int | None:
 
 def _capped(wanted: int | None, name: str) -> int | None:
     if wanted is not None and wanted > MAX_LOGPROBS:
-        raise bad(f"Requested sample logprobs of {wanted}, which is greater than max allowed: {MAX_LOGPROBS}", name)
+        raise bad(
+            (
+                f"Requested sample logprobs of {wanted}, which is greater than max allowed: "
+                f"{MAX_LOGPROBS}"
+            ),
+            name,
+        )
     return wanted
 
 
@@ -189,7 +253,13 @@ def _salt(body: Json) -> str | None:
     if salt is None:
         return None
     if not isinstance(salt, str) or not salt or len(salt) > 128 or _BAD_SALT.search(salt):
-        raise bad("cache_salt must be a non-empty string of at most 128 characters without '@', '/', '\\' and NUL.", "cache_salt")
+        raise bad(
+            (
+                "cache_salt must be a non-empty string of at most 128 characters without '@', '/', "
+                "'\\' and NUL."
+            ),
+            "cache_salt",
+        )
     return salt
 
 
@@ -204,7 +274,12 @@ def _header_priority(headers: Mapping[str, str]) -> int:
 def _flag(body: Json, name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise invalid("bool_parsing", f"body.{name}", "Input should be a valid boolean, unable to interpret input", value)
+        raise invalid(
+            "bool_parsing",
+            f"body.{name}",
+            "Input should be a valid boolean, unable to interpret input",
+            value,
+        )
     return bool(value)
 
 

@@ -19,7 +19,9 @@ LARGE_MIB = 70_000  # from here on vLLM's defaults for a batch are larger (engin
 
 
 def engine_config(kind: CardKind | None) -> EngineConfig:
-    """The default engine on another card: decode by its memory's bandwidth, prefill by its arithmetic, the cache by its memory."""
+    """The default engine on another card: decode by its memory's bandwidth, prefill by its
+    arithmetic, the cache by its memory.
+    """
     config = EngineConfig()
     if kind is None or kind is NOMINAL:
         return config
@@ -27,17 +29,26 @@ def engine_config(kind: CardKind | None) -> EngineConfig:
     config.decode_per_context_s *= NOMINAL.bandwidth_gb_s / kind.bandwidth_gb_s
     config.prefill_tok_s *= kind.tflops / NOMINAL.tflops
     room_mib = kind.vram_mib * Identity().gpu_memory_utilization - WEIGHTS_MIB
-    config.num_gpu_blocks = min(config.num_gpu_blocks, int(room_mib * 2**20 / KV_BYTES_PER_TOKEN / config.block_size))
+    config.num_gpu_blocks = min(
+        config.num_gpu_blocks, int(room_mib * 2**20 / KV_BYTES_PER_TOKEN / config.block_size)
+    )
     if kind.vram_mib < LARGE_MIB:
         config.max_num_batched_tokens, config.max_num_seqs = 2048, 256
     return config
 
 
-def make_cards(names: Sequence[str], thermal_speed: float = 1.0, kind: type[Card] = Card) -> list[Card]:
-    """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises UnknownCardError."""
+def make_cards(
+    names: Sequence[str], thermal_speed: float = 1.0, kind: type[Card] = Card
+) -> list[Card]:
+    """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises
+    UnknownCardError.
+    """
     kinds = [kind_of(name) for name in names]
     used = Identity().gpu_memory_utilization
-    return [kind(one, index, model_mib=one.vram_mib * used, thermal_speed=thermal_speed) for index, one in enumerate(kinds)]
+    return [
+        kind(one, index, model_mib=one.vram_mib * used, thermal_speed=thermal_speed)
+        for index, one in enumerate(kinds)
+    ]
 
 
 def make_world(
@@ -48,20 +59,33 @@ def make_world(
     kind: type[World] = World,
     card_kind: type[Card] = Card,
 ) -> World:
-    """A server on these cards, with a crowd that is silent at first; the first card decides its speed. Raises UnknownCardError."""
+    """A server on these cards, with a crowd that is silent at first; the first card decides its
+    speed. Raises UnknownCardError.
+    """
     cards = make_cards(names, thermal_speed, card_kind)
-    world = kind(config=engine_config(cards[0].kind if cards else None), cards=cards, seed=seed, epoch_s=epoch_s)
+    world = kind(
+        config=engine_config(cards[0].kind if cards else None),
+        cards=cards,
+        seed=seed,
+        epoch_s=epoch_s,
+    )
     Crowd(world)
     return world
 
 
 def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Scenario:
-    """Play a scenario, from now on or from `begin_s`; what the one before it has changed is taken back. Raises ScenarioError."""
+    """Play a scenario, from now on or from `begin_s`; what the one before it has changed is taken
+    back. Raises ScenarioError.
+    """
     scenario = load(name_or_file, world.settable, world.check)
     for play in [source for source in world.sources if isinstance(source, Play)]:
         world.sources.remove(play)
         play.take_back()
-    speed = max((card.thermal_speed for card in world.cards if isinstance(card, Card)), default=1.0) if scenario.paced_by_heat else 1.0
+    speed = (
+        max((card.thermal_speed for card in world.cards if isinstance(card, Card)), default=1.0)
+        if scenario.paced_by_heat
+        else 1.0
+    )
     world.sources.append(Play(scenario, world, world.now_s if begin_s is None else begin_s, speed))
     world.changed()
     return scenario

@@ -1,4 +1,6 @@
-"""The key-value cache in blocks, with the prefix cache in it, as vLLM's v1/core/block_pool.py keeps them."""
+"""The key-value cache in blocks, with the prefix cache in it, as vLLM's v1/core/block_pool.py keeps
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from collections.abc import Sequence
 
 
 def prefix_keys(prompt: Sequence[int], block_size: int, salt: str | None) -> tuple[int, ...]:
-    """One key per full block of a prompt. A key stands for all tokens up to its block's end, and for the salt before them.
+    """One key per full block of a prompt. A key stands for all tokens up to its block's end, and
+    for the salt before them.
 
     The last token is never taken from the cache: something must be computed to know what comes next
-    (v1/core/kv_cache_manager.py, get_computed_blocks), so a block that ends with it has no use as a key here.
+    (v1/core/kv_cache_manager.py, get_computed_blocks), so a block that ends with it has no use as a
+    key here.
     """
     key = 0 if salt is None else 1 + zlib.crc32(salt.encode())
     keys: list[int] = []
@@ -22,13 +26,17 @@ def prefix_keys(prompt: Sequence[int], block_size: int, salt: str | None) -> tup
 
 
 class BlockPool:
-    """Counts blocks: those in use, by one request or shared by several, and those that are free but still hold a prefix."""
+    """Counts blocks: those in use, by one request or shared by several, and those that are free but
+    still hold a prefix.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
         self._holders: dict[int, int] = {}  # key -> how many requests hold the block
-        self._kept: OrderedDict[int, None] = OrderedDict()  # free blocks that hold a prefix, least recently used first
+        self._kept: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # free blocks that hold a prefix, least recently used first
 
     @property
     def usage(self) -> float:
@@ -43,7 +51,9 @@ class BlockPool:
         return len(keys)
 
     def hold(self, keys: Sequence[int]) -> bool:
-        """Take cached blocks into use; False, and nothing taken, where that would need more than there is."""
+        """Take cached blocks into use; False, and nothing taken, where that would need more than
+        there is.
+        """
         sleeping = sum(key in self._kept for key in keys)
         if self.used + sleeping > self.total:
             return False
@@ -55,7 +65,9 @@ class BlockPool:
         return True
 
     def take(self, count: int) -> bool:
-        """Take empty blocks, at the cost of the oldest prefixes; False, and nothing taken, where there are too few."""
+        """Take empty blocks, at the cost of the oldest prefixes; False, and nothing taken, where
+        there are too few.
+        """
         if self.used + count > self.total:
             return False
         self.forget_for(count)
@@ -68,14 +80,18 @@ class BlockPool:
             self._kept.popitem(last=False)
 
     def publish(self, key: int) -> bool:
-        """A block in private use now holds this prefix for all; False where another block holds it already."""
+        """A block in private use now holds this prefix for all; False where another block holds it
+        already.
+        """
         if key in self._holders or key in self._kept:
             return False
         self._holders[key] = 1
         return True
 
     def give_back(self, keys: Sequence[int], private: int) -> None:
-        """Free a request's shared and private blocks. Its last blocks are the first to be forgotten (freed in reverse order)."""
+        """Free a request's shared and private blocks. Its last blocks are the first to be forgotten
+        (freed in reverse order).
+        """
         self.used -= private
         for key in reversed(keys):
             self._holders[key] -= 1

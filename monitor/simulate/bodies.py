@@ -28,17 +28,33 @@ class Frame:
     def chunk(self, chat: bool, choices: list[Json]) -> Json:
         """One event of a stream."""
         kind = "chat.completion.chunk" if chat else "text_completion"
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
 
 
 def role_choice() -> Json:
     """The first event of a chat: no text yet."""
-    return {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    return {
+        "index": 0,
+        "delta": {"role": "assistant", "content": ""},
+        "logprobs": None,
+        "finish_reason": None,
+    }
 
 
 def chat_choice(ask: Ask, speech: Speech, first: int, end: int, logprobs: Json | None) -> Json:
     """The tokens `first` to `end` of a chat answer; the last event has the reason of the end."""
-    choice: Json = {"index": 0, "delta": {"content": "".join(speech.texts[first:end])}, "logprobs": logprobs, "finish_reason": None}
+    choice: Json = {
+        "index": 0,
+        "delta": {"content": "".join(speech.texts[first:end])},
+        "logprobs": logprobs,
+        "finish_reason": None,
+    }
     if end == len(speech.tokens):
         choice |= {"finish_reason": speech.reason, "stop_reason": speech.stop_reason}
     return choice | {"token_ids": list(speech.tokens[first:end]) if ask.token_ids else None}
@@ -58,26 +74,43 @@ def text_choice(ask: Ask, speech: Speech, first: int, end: int, logprobs: Json |
     }
 
 
-def logprobs_of(model: LanguageModel, ask: Ask, speech: Speech, first: int, end: int) -> Json | None:
-    """Log-probabilities of the tokens `first` to `end` in the endpoint's own shape; None where they were not asked for."""
+def logprobs_of(
+    model: LanguageModel, ask: Ask, speech: Speech, first: int, end: int
+) -> Json | None:
+    """Log-probabilities of the tokens `first` to `end` in the endpoint's own shape; None where they
+    were not asked for.
+    """
     if ask.logprobs is None:
         return None
     places = range(first, end)
-    scores = [model.scores(ask.prompt, place, speech.tokens[place], speech.batch) for place in places]
+    scores = [
+        model.scores(ask.prompt, place, speech.tokens[place], speech.batch) for place in places
+    ]
     if ask.chat:
-        return {"content": [_entry(s[0]) | {"top_logprobs": [_entry(c) for c in s[: ask.logprobs]]} for s in scores]}
+        return {
+            "content": [
+                _entry(s[0]) | {"top_logprobs": [_entry(c) for c in s[: ask.logprobs]]}
+                for s in scores
+            ]
+        }
     starts = [sum(map(len, speech.texts[:place])) for place in places]
     return {
         "text_offset": starts,
         "token_logprobs": [s[0].logprob for s in scores],
         "tokens": [VOCABULARY.text(s[0].token) for s in scores],
-        "top_logprobs": [{VOCABULARY.text(c.token): c.logprob for c in s[: max(ask.logprobs, 1)]} for s in scores],
+        "top_logprobs": [
+            {VOCABULARY.text(c.token): c.logprob for c in s[: max(ask.logprobs, 1)]} for s in scores
+        ],
     }
 
 
 def _entry(scored: Scored) -> Json:
     text = VOCABULARY.token(scored.token)
-    return {"token": text.decode("utf-8", errors="replace"), "logprob": scored.logprob, "bytes": list(text)}
+    return {
+        "token": text.decode("utf-8", errors="replace"),
+        "logprob": scored.logprob,
+        "bytes": list(text),
+    }
 
 
 def prompt_logprobs_of(scores: Sequence[tuple[Scored, ...] | None]) -> list[Json | None]:
@@ -85,7 +118,14 @@ def prompt_logprobs_of(scores: Sequence[tuple[Scored, ...] | None]) -> list[Json
     return [
         None
         if place is None
-        else {str(s.token): {"logprob": s.logprob, "rank": s.rank, "decoded_token": VOCABULARY.text(s.token)} for s in place}
+        else {
+            str(s.token): {
+                "logprob": s.logprob,
+                "rank": s.rank,
+                "decoded_token": VOCABULARY.text(s.token),
+            }
+            for s in place
+        }
         for place in scores
     ]
 
@@ -93,19 +133,27 @@ def prompt_logprobs_of(scores: Sequence[tuple[Scored, ...] | None]) -> list[Json
 def usage_counts(handle: Handle, completion: int) -> Json:
     """Tokens, in vLLM's order."""
     prompt = handle.request.prompt_tokens
-    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+    }
 
 
 def stream_usage(frame: Frame, handle: Handle, chat: bool) -> Json:
     """Usage of the last event."""
     usage = usage_counts(handle, handle.generated)
     if frame.prompt_details:
-        usage["prompt_tokens_details"] = {"cached_tokens": handle.cached} | ({"created_cache_tokens": 0} if chat else {})
+        usage["prompt_tokens_details"] = {"cached_tokens": handle.cached} | (
+            {"created_cache_tokens": 0} if chat else {}
+        )
     return usage
 
 
 def timing(handle: Handle) -> Json:
-    """Per-request metrics; their time to first token begins when the request is scheduled, not when it comes."""
+    """Per-request metrics; their time to first token begins when the request is scheduled, not when
+    it comes.
+    """
     first, last, scheduled = handle.first_s or 0.0, handle.last_s or 0.0, handle.scheduled_s or 0.0
     decode_s, whole_s = last - first, last - scheduled
     return {
@@ -118,19 +166,27 @@ def timing(handle: Handle) -> Json:
 
 
 def usage_chunk(frame: Frame, handle: Handle, ask: Ask) -> Json:
-    """The last event, without choices; what is null is left out of it (exclude_none in chat_completion/serving.py)."""
+    """The last event, without choices; what is null is left out of it (exclude_none in
+    chat_completion/serving.py).
+    """
     chunk = frame.chunk(ask.chat, []) | {"usage": stream_usage(frame, handle, ask.chat)}
     if frame.fingerprint is not None:
         chunk["system_fingerprint"] = frame.fingerprint
     if frame.request_metrics:
-        chunk["metrics"] = {name: value for name, value in timing(handle).items() if value is not None}
+        chunk["metrics"] = {
+            name: value for name, value in timing(handle).items() if value is not None
+        }
     return chunk
 
 
 def whole(frame: Frame, handle: Handle, ask: Ask, speech: Speech, model: LanguageModel) -> Json:
     """A whole answer without a stream."""
     logprobs = logprobs_of(model, ask, speech, 0, len(speech.tokens))
-    scored = None if ask.prompt_logprobs is None else prompt_logprobs_of(model.prompt_scores(ask.prompt, ask.prompt_logprobs))
+    scored = (
+        None
+        if ask.prompt_logprobs is None
+        else prompt_logprobs_of(model.prompt_scores(ask.prompt, ask.prompt_logprobs))
+    )
     text, ids = "".join(speech.texts), list(speech.tokens) if ask.token_ids else None
     ending = {"finish_reason": speech.reason, "stop_reason": speech.stop_reason, "token_ids": ids}
     prompt_ids = list(ask.prompt.ids) if ask.token_ids else None
@@ -141,13 +197,33 @@ def whole(frame: Frame, handle: Handle, ask: Ask, speech: Speech, model: Languag
         }  # fmt: skip
         choice: Json = {"index": 0, "message": message, "logprobs": logprobs, **ending}
     else:
-        choice = {"index": 0, "text": text, "logprobs": logprobs, **ending, "prompt_logprobs": scored, "prompt_token_ids": prompt_ids}
+        choice = {
+            "index": 0,
+            "text": text,
+            "logprobs": logprobs,
+            **ending,
+            "prompt_logprobs": scored,
+            "prompt_token_ids": prompt_ids,
+        }
         choice["routed_experts"] = None
-    body: Json = frame.chunk(ask.chat, [choice]) | {"object": "chat.completion" if ask.chat else "text_completion"}
-    details = {"cached_tokens": handle.cached, "created_cache_tokens": None, "multimodal_tokens": None} if frame.prompt_details else None
-    usage = usage_counts(handle, handle.generated) | {"prompt_tokens_details": details, "completion_tokens_details": None}
+    body: Json = frame.chunk(ask.chat, [choice]) | {
+        "object": "chat.completion" if ask.chat else "text_completion"
+    }
+    details = (
+        {"cached_tokens": handle.cached, "created_cache_tokens": None, "multimodal_tokens": None}
+        if frame.prompt_details
+        else None
+    )
+    usage = usage_counts(handle, handle.generated) | {
+        "prompt_tokens_details": details,
+        "completion_tokens_details": None,
+    }
     body |= {"service_tier": None, "system_fingerprint": frame.fingerprint, "usage": usage}
     if ask.chat:
         body |= {"prompt_logprobs": scored, "prompt_token_ids": prompt_ids}
     body |= {"kv_transfer_params": None, "ec_transfer_params": None}
-    return body | {"metrics": timing(handle) | {"speculative_decoding": None} if frame.request_metrics else None}
+    return body | {
+        "metrics": timing(handle) | {"speculative_decoding": None}
+        if frame.request_metrics
+        else None
+    }

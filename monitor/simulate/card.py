@@ -16,14 +16,26 @@ from monitor.simulate.physics import (
     CardPhysics,
 )
 
-__all__ = ["GPU_IDLE", "HW_POWER_BRAKE", "HW_SLOWDOWN", "HW_THERMAL", "IDLE_AFTER_S", "SW_POWER_CAP", "SW_THERMAL", "Card", "CardReading"]
+__all__ = [
+    "GPU_IDLE",
+    "HW_POWER_BRAKE",
+    "HW_SLOWDOWN",
+    "HW_THERMAL",
+    "IDLE_AFTER_S",
+    "SW_POWER_CAP",
+    "SW_THERMAL",
+    "Card",
+    "CardReading",
+]
 
 IDLE_MEMORY_MHZ = 405.0
 NS = 1_000_000_000
 
 
 class CardReading(NamedTuple):
-    """What a driver would say now; None where this kind of card does not say it. Counters run since the card was made."""
+    """What a driver would say now; None where this kind of card does not say it. Counters run since
+    the card was made.
+    """
 
     uuid: str
     name: str
@@ -49,7 +61,9 @@ class CardReading(NamedTuple):
 
 @dataclass(slots=True)
 class Card(CardPhysics):
-    """One card and its state. Its fields without an underscore are settings and may be changed at any moment."""
+    """One card and its state. Its fields without an underscore are settings and may be changed at
+    any moment.
+    """
 
     @property
     def uuid(self) -> str:
@@ -100,23 +114,41 @@ class Card(CardPhysics):
         }
 
     def counts(self) -> tuple[float, int, int, int]:
-        """Energy (J), and what has been counted so far (ns): thermal slowdown of both kinds, power cap, power brake."""
+        """Energy (J), and what has been counted so far (ns): thermal slowdown of both kinds, power
+        cap, power brake.
+        """
         thermal_ns = int(self._sw_thermal_s * NS) + int(self._hw_thermal_s * NS)
         return self._energy_j, thermal_ns, int(self._sw_power_s * NS), int(self._brake_s * NS)
 
     def _margin(self, temp_c: float, mem_temp_c: float) -> float | None:
-        """Degrees to the nearest threshold, be it the die's or the memory's; so it is not maximum minus die temperature."""
+        """Degrees to the nearest threshold, be it the die's or the memory's; so it is not maximum
+        minus die temperature.
+        """
         kind = self.kind
-        return round(min(kind.max_c - temp_c, kind.memory_max_c - mem_temp_c)) if kind.shows_margin else None
+        return (
+            round(min(kind.max_c - temp_c, kind.memory_max_c - mem_temp_c))
+            if kind.shows_margin
+            else None
+        )
 
     def _memory_mhz(self, ramp: float) -> float | None:
         if not self.kind.shows_memory:
             return None
-        return round(self.kind.memory_clock_mhz * (1.0 - self._memory_taken)) if ramp > 0.5 else IDLE_MEMORY_MHZ
+        return (
+            round(self.kind.memory_clock_mhz * (1.0 - self._memory_taken))
+            if ramp > 0.5
+            else IDLE_MEMORY_MHZ
+        )
 
     def _vram_used_mib(self) -> float | None:
         kind = self.kind
-        return round(min(self.model_mib + self.neighbour_mib, kind.vram_mib)) if kind.shows_memory else None
+        return (
+            round(min(self.model_mib + self.neighbour_mib, kind.vram_mib))
+            if kind.shows_memory
+            else None
+        )
 
     def _reasons(self, capped: bool) -> int:
-        return self._working_reasons(capped) if self._idle_s == 0 else self._idle_reasons or GPU_IDLE
+        return (
+            self._working_reasons(capped) if self._idle_s == 0 else self._idle_reasons or GPU_IDLE
+        )

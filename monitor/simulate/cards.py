@@ -1,8 +1,10 @@
-"""The kinds of card that can be simulated, with the constants of their heat, their governor and their speed, and where each comes from.
+"""The kinds of card that can be simulated, with the constants of their heat, their governor and
+their speed, and where each comes from.
 
-Sources. "measured": fitted to public traces of real cards (an H100 serving vLLM at 420 W stands at 54 °C; GB10 at 70-74 °C and
-2470-2496 MHz over 165 hours; two RTX 3090 from 36 to 88 °C in 3.5 minutes). "scaled": carried over from a card of the same make and
-checked against nothing. Above 60 °C the H100 is a model: no public trace of a throttling one was found.
+Sources. "measured": fitted to public traces of real cards (an H100 serving vLLM at 420 W stands at
+54 °C; GB10 at 70-74 °C and 2470-2496 MHz over 165 hours; two RTX 3090 from 36 to 88 °C in 3.5
+minutes). "scaled": carried over from a card of the same make and checked against nothing. Above 60
+°C the H100 is a model: no public trace of a throttling one was found.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ class UnknownCardError(Told):
 
 @dataclass(frozen=True, slots=True)
 class CardKind:
-    """Constants of one kind of card. Heat: T = inlet + a + b, with a' = (P·r1 - a)/t1 and b' = (P·r2·cooling - b)/t2.
+    """Constants of one kind of card. Heat: T = inlet + a + b, with a' = (P·r1 - a)/t1 and b' =
+    (P·r2·cooling - b)/t2.
 
-    Power when busy: p0_w + pd_w·(f/f0)^exponent, times up to `prefill_power` on the second term while it works on prompts.
+    Power when busy: p0_w + pd_w·(f/f0)^exponent, times up to `prefill_power` on the second term
+    while it works on prompts.
     """
 
     name: str
@@ -37,7 +41,9 @@ class CardKind:
     p0_w: float
     pd_w: float
     exponent: float
-    prefill_power: float  # 1.6 on the H100: 420 W while decoding, 606 W in heavy prefill; smaller for cards near their limit (assumed)
+    # 1.6 on the H100: 420 W while decoding, 606 W in heavy prefill; smaller for cards near their
+    # limit (assumed)
+    prefill_power: float
     limit_w: float
     r1: float  # °C/W, die
     t1_s: float
@@ -48,7 +54,9 @@ class CardKind:
     slowdown_c: float  # above it the hardware halves the clock
     boost_loss_mhz: float  # per degree above boost_from_c, without any reason bit: GPU Boost bins
     boost_from_c: float
-    decode_share: float  # share of a decode step that follows the SM clock; the rest follows the memory clock
+    decode_share: (
+        float  # share of a decode step that follows the SM clock; the rest follows the memory clock
+    )
     prefill_share: float  # share of a prefill that follows the SM clock
     memory_clock_mhz: int
     memory_over_c: float  # how much hotter than the die the memory is at full power
@@ -57,8 +65,8 @@ class CardKind:
     bandwidth_gb_s: float  # data sheet; for engines that derive their base speed from it
     tflops: float  # data sheet, dense bf16
     uuid_prefix: str
-    # what the driver shows (nvidia-smi --query-gpu on real cards: GeForce has no memory temperature and no margin, GB10 shows
-    # neither memory figures nor a power limit)
+    # what the driver shows (nvidia-smi --query-gpu on real cards: GeForce has no memory temperature
+    # and no margin, GB10 shows neither memory figures nor a power limit)
     shows_memory_temp: bool = True
     shows_margin: bool = True
     shows_memory: bool = True
@@ -71,7 +79,8 @@ class CardKind:
         return self.p0_w + self.pd_w
 
 
-#: Decode and prefill shares: of the measured elasticities 0.2 to 0.5 (decode) and 0.67 to 0.87 (prefill).
+#: Decode and prefill shares: of the measured elasticities 0.2 to 0.5 (decode) and 0.67 to 0.87
+#: (prefill).
 KINDS: Mapping[str, CardKind] = {
     kind.name: kind
     for kind in (
@@ -93,8 +102,10 @@ KINDS: Mapping[str, CardKind] = {
             "rtx3090", "NVIDIA GeForce RTX 3090", "measured", 1905, 15, 210, 25, 190, 130, 2.5, 1.2, 350,
             0.030, 5, 0.100, 80, 28, 83, 92, 5, 55, 0.45, 0.85, 9501, 24, 110, 24576, 936, 71, "GPU-d100c0de",
             shows_memory_temp=False, shows_margin=False,
-            # The bit stands in nearly every decode sample of a healthy one (github.com/ashalliants/ninfer-3090/issues/72): no fault.
-            # At idle it stands as well, without the idle bit, in a capture of nvidia-smi of an RTX 2080 Super; assumed to be so here.
+            # The bit stands in nearly every decode sample of a healthy one
+            # (github.com/ashalliants/ninfer-3090/issues/72): no fault. At idle it stands as well,
+            # without the idle bit, in a capture of nvidia-smi of an RTX 2080 Super; assumed to be
+            # so here.
             power_cap_bit="always",
         ),
         CardKind(
@@ -114,5 +125,7 @@ KINDS: Mapping[str, CardKind] = {
 def kind_of(name: str) -> CardKind:
     """The constants of a kind of card. Raises UnknownCardError."""
     if name not in KINDS:
-        raise UnknownCardError(f"there is no simulated card {name!r}; it is one of: {', '.join(KINDS)}")
+        raise UnknownCardError(
+            f"there is no simulated card {name!r}; it is one of: {', '.join(KINDS)}"
+        )
     return KINDS[name]

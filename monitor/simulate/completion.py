@@ -1,4 +1,6 @@
-"""One completion on its way from the engine to the client: each step's tokens become events of the stream, or all of them one body."""
+"""One completion on its way from the engine to the client: each step's tokens become events of the
+stream, or all of them one body.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import Any
 
 from monitor.simulate.answers import LanguageModel, Speech
 from monitor.simulate.asks import Ask, api_error
-from monitor.simulate.bodies import Frame, chat_choice, logprobs_of, role_choice, text_choice, usage_chunk, usage_counts, whole
+from monitor.simulate.bodies import (
+    Frame,
+    chat_choice,
+    logprobs_of,
+    role_choice,
+    text_choice,
+    usage_chunk,
+    usage_counts,
+    whole,
+)
 from monitor.simulate.requests import Ending, Handle
 from monitor.simulate.wire import Exchange
 
@@ -48,7 +59,9 @@ class Completion:
         first, self.sent = self.sent, min(self.sent + count, len(speech.tokens))
         events = [self._event(handle, speech, first)]
         if self.ask.chat and first == 0:
-            events.insert(0, self._role(handle))  # it leaves with the first token (chat_completion/serving.py)
+            events.insert(
+                0, self._role(handle)
+            )  # it leaves with the first token (chat_completion/serving.py)
         if not handle.finished:
             self.exchange.events(*events)
             return
@@ -60,13 +73,17 @@ class Completion:
         self.exchange.end_stream()
 
     def lost(self, _handle: Handle, why: str) -> None:
-        """The engine died: an error inside the stream. The process went away: the connection closes without a word."""
+        """The engine died: an error inside the stream. The process went away: the connection closes
+        without a word.
+        """
         if self.exchange.over:
             return
         if why != "died":
             self.exchange.abort()
         elif self.ask.stream:
-            self.exchange.events(json.dumps(engine_dead()), "[DONE]")  # with blanks, unlike everything else that vLLM sends
+            self.exchange.events(
+                json.dumps(engine_dead()), "[DONE]"
+            )  # with blanks, unlike everything else that vLLM sends
             self.exchange.end_stream()
         else:
             self.exchange.reply(engine_dead(), 500)

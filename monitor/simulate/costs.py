@@ -12,13 +12,17 @@ from monitor.simulate.speeds import Speeds
 
 @dataclass(slots=True)
 class EngineConfig:
-    """Settings of the engine; all but the sizes of its cache may be changed while it runs. Names of vLLM's flags where it has one.
+    """Settings of the engine; all but the sizes of its cache may be changed while it runs. Names of
+    vLLM's flags where it has one.
 
-    The default costs are those of an 8B model in bf16 on an H100: 16 GB of weights read per decode step at some 2.1 TB/s, 128 kB of
-    keys and values per token of context (Llama 3 8B: 32 layers, 8 key-value heads of 128), prefill at 40 % of 989 TFLOPS.
+    The default costs are those of an 8B model in bf16 on an H100: 16 GB of weights read per decode
+    step at some 2.1 TB/s, 128 kB of keys and values per token of context (Llama 3 8B: 32 layers, 8
+    key-value heads of 128), prefill at 40 % of 989 TFLOPS.
     """
 
-    max_num_batched_tokens: Count = 8192  # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
+    max_num_batched_tokens: Count = (
+        8192  # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
+    )
     max_num_seqs: Count = 1024
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     max_num_queued_reqs: Count | None = None  # None, as vLLM has it: the queue has no end
@@ -29,25 +33,37 @@ class EngineConfig:
     spec_acceptance: Share = 0.7  # chance that a drafted token is taken, if the ones before it were
     # costs at nominal clocks, in seconds unless the name says otherwise
     prefill_tok_s: Positive = 25_000.0
-    decode_base_s: Positive = 0.0075  # reading the weights: once a step, however many sequences share it
+    decode_base_s: Positive = (
+        0.0075  # reading the weights: once a step, however many sequences share it
+    )
     decode_per_seq_s: Seconds = 30e-6
     decode_per_context_s: Seconds = 6.5e-8  # per token of context of each sequence
     draft_share: Share = 0.06  # of decode_base_s, for each drafted token
     host_s: Seconds = 0.0004  # the processor's part of a step, in which the card waits
-    cold_s: Seconds = 0.0  # compilation at the first answer per process start and parameter set; 4 to 20 s seen on vLLM 0.32 CPU
+    # compilation at the first answer per process start and parameter set; 4 to 20 s seen on vLLM
+    # 0.32 CPU
+    cold_s: Seconds = 0.0
     # what is wrong with it
     frozen: bool = False  # no step ever ends
     dead: bool = False
     asleep: bool = False  # requests wait without an error
-    kernel_slow_factor: Positive = 1.0  # a slower kernel: all work of the card takes so many times longer
-    prefill_slow_factor: Positive = 1.0  # the same for prefill only: an attention backend that fell back
+    kernel_slow_factor: Positive = (
+        1.0  # a slower kernel: all work of the card takes so many times longer
+    )
+    prefill_slow_factor: Positive = (
+        1.0  # the same for prefill only: an attention backend that fell back
+    )
     host_delay_s: Seconds = 0.0  # added to the processor's part of every step
     uptime_decay_per_h: NotNegative = 0.0  # 0.02: after ten hours steps take 1.2 times as long
-    slow_start_factor: Positive = 1.0  # this start of the process got a slow state; a restart resets it
+    slow_start_factor: Positive = (
+        1.0  # this start of the process got a slow state; a restart resets it
+    )
 
     @property
     def tokens_per_draft(self) -> float:
-        """Tokens that a step brings a sequence on average: one, and those of the drafted ones that are taken."""
+        """Tokens that a step brings a sequence on average: one, and those of the drafted ones that
+        are taken.
+        """
         return sum(self.spec_acceptance**taken for taken in range(self.num_speculative_tokens + 1))
 
 
@@ -84,10 +100,14 @@ class Cost(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Seconds of the card for each thing that a step may have to do, and of the host for the step, as it is now."""
+    """Seconds of the card for each thing that a step may have to do, and of the host for the step,
+    as it is now.
+    """
 
     prompt_s: float  # a token of a prompt
-    read_s: float  # reading the weights, which goes on while a prompt is computed, so that the longer of the two counts (roofline)
+    # reading the weights, which goes on while a prompt is computed, so that the longer of the two
+    # counts (roofline)
+    read_s: float
     sequence_s: float  # a sequence that gets a token, or a drafted token
     context_s: float  # a token of their context
     draft_s: float  # a drafted token, however many sequences there are
@@ -96,7 +116,11 @@ class Rates(NamedTuple):
 
 def rates_of(config: EngineConfig, speeds: Speeds, uptime_s: float) -> Rates:
     """At these speeds, so long after the start of the process."""
-    slow = config.kernel_slow_factor * config.slow_start_factor * (1.0 + config.uptime_decay_per_h * uptime_s / 3600)
+    slow = (
+        config.kernel_slow_factor
+        * config.slow_start_factor
+        * (1.0 + config.uptime_decay_per_h * uptime_s / 3600)
+    )
     decode = slow / speeds.decode
     return Rates(
         prompt_s=slow * config.prefill_slow_factor / (config.prefill_tok_s * speeds.prefill),
@@ -108,19 +132,35 @@ def rates_of(config: EngineConfig, speeds: Speeds, uptime_s: float) -> Rates:
     )
 
 
-def fitting(most: int, first_s: float, growth: float, start_s: float, limit_s: float) -> tuple[int, float]:
-    """How many steps end by `limit_s`, at most so many, each longer than the one before it by `growth`; and when the last of them ends."""
+def fitting(
+    most: int, first_s: float, growth: float, start_s: float, limit_s: float
+) -> tuple[int, float]:
+    """How many steps end by `limit_s`, at most so many, each longer than the one before it by
+    `growth`; and when the last of them ends.
+    """
     steps, room_s = most, limit_s - start_s
     if room_s < inf:
-        mean_s = first_s - growth / 2  # steps·first + growth·steps·(steps - 1)/2 = room, solved for steps
-        steps = min(most, int(2 * room_s / (mean_s + sqrt(mean_s * mean_s + 2 * growth * room_s)))) if room_s > 0 else 0
+        mean_s = (
+            first_s - growth / 2
+        )  # steps·first + growth·steps·(steps - 1)/2 = room, solved for steps
+        steps = (
+            min(most, int(2 * room_s / (mean_s + sqrt(mean_s * mean_s + 2 * growth * room_s))))
+            if room_s > 0
+            else 0
+        )
     return steps, start_s + steps * first_s + growth * steps * (steps - 1) / 2
 
 
 def cost_of(batch: Batch, config: EngineConfig, rates: Rates) -> Cost:
     """How long the step takes."""
     prefill_s = batch.prefill_tokens * rates.prompt_s
-    device_s = max(rates.read_s, prefill_s) + batch.decodes * rates.sequence_s + batch.context_tokens * rates.context_s
+    device_s = (
+        max(rates.read_s, prefill_s)
+        + batch.decodes * rates.sequence_s
+        + batch.context_tokens * rates.context_s
+    )
     if config.num_speculative_tokens and batch.decodes:
-        device_s += batch.drafted_tokens * rates.sequence_s + config.num_speculative_tokens * rates.draft_s
+        device_s += (
+            batch.drafted_tokens * rates.sequence_s + config.num_speculative_tokens * rates.draft_s
+        )
     return Cost(device_s, prefill_s, rates.host_s)

@@ -1,4 +1,6 @@
-"""What one life of the server has counted: the figures behind its metrics page. Edges as in vLLM 0.32's v1/metrics/buckets.py."""
+"""What one life of the server has counted: the figures behind its metrics page. Edges as in vLLM
+0.32's v1/metrics/buckets.py.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,74 @@ from dataclasses import dataclass, field
 
 from monitor.simulate.requests import Handle
 
-TTFT_EDGES = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)  # fmt: skip
-ITL_EDGES = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip
-REQUEST_EDGES = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
+TTFT_EDGES = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+    640,
+    2560,
+)
+ITL_EDGES = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
+REQUEST_EDGES = (
+    0.3,
+    0.5,
+    0.8,
+    1,
+    1.5,
+    2,
+    2.5,
+    5,
+    10,
+    15,
+    20,
+    30,
+    40,
+    50,
+    60,
+    120,
+    240,
+    480,
+    960,
+    1920,
+    7680,
+)
 STEP_EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 N_EDGES = (1, 2, 5, 10, 20)
 PREEMPTION_EDGES = (1, 2, 3, 4, 5, 10, 20)
@@ -43,7 +110,9 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counters:
-    """All of it. Times in seconds. The names are those of the metrics, without `vllm:` and `_total`."""
+    """All of it. Times in seconds. The names are those of the metrics, without `vllm:` and
+    `_total`.
+    """
 
     max_model_len: int
     prompt_tokens: int = 0
@@ -57,7 +126,9 @@ class Counters:
     spec_decode_num_draft_tokens: int = 0
     spec_decode_num_accepted_tokens: int = 0
     spec_decode_per_pos: list[int] = field(default_factory=list)
-    request_success: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0))
+    request_success: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0)
+    )
     iteration_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_EDGES))
     time_to_first_token: Histogram = field(default_factory=lambda: Histogram(TTFT_EDGES))
     inter_token_latency: Histogram = field(default_factory=lambda: Histogram(ITL_EDGES))
@@ -90,7 +161,9 @@ class Counters:
         self.prefix_cache_hits += handle.cached
 
     def first_token(self, handle: Handle, now_s: float) -> None:
-        """A request's first token: vLLM counts the whole prompt at that moment, cached tokens included (#56923)."""
+        """A request's first token: vLLM counts the whole prompt at that moment, cached tokens
+        included (#56923).
+        """
         self.prompt_tokens += handle.request.prompt_tokens
         self.prompt_tokens_cached += handle.cached
         self.time_to_first_token.observe(now_s - handle.arrived_s)
@@ -116,7 +189,9 @@ class Counters:
         self.prefill_kv_computed_tokens.observe(request.prompt_tokens - handle.cached)
 
     def speculated(self, drafted: int, taken: Sequence[int], drafts: int = 1) -> None:
-        """So many drafts of `drafted` tokens each, and at each position how many of its tokens were taken."""
+        """So many drafts of `drafted` tokens each, and at each position how many of its tokens were
+        taken.
+        """
         self.spec_decode_num_drafts += drafts
         self.spec_decode_num_draft_tokens += drafted * drafts
         self.spec_decode_num_accepted_tokens += sum(taken)
@@ -137,13 +212,18 @@ class Tally(Histogram):
 
 
 class FewCounters(Counters):
-    """What a reading of the daemon shows, and the times of requests; for worlds whose page nobody reads, where the rest costs as much
-    as the request."""
+    """What a reading of the daemon shows, and the times of requests; for worlds whose page nobody
+    reads, where the rest costs as much as the request.
+    """
 
     def __post_init__(self) -> None:
         """No buckets."""
         super().__post_init__()
-        self.iteration_tokens, self.inter_token_latency, self.time_to_first_token = Tally(()), Tally(()), Tally(())
+        self.iteration_tokens, self.inter_token_latency, self.time_to_first_token = (
+            Tally(()),
+            Tally(()),
+            Tally(()),
+        )
         self.e2e_latency, self.queue_time, self.prefill_time = Tally(()), Tally(()), Tally(())
 
     def finished(self, handle: Handle, reason: str, now_s: float) -> None:
@@ -152,4 +232,6 @@ class FewCounters(Counters):
         self.request_success[reason] += 1
         self.e2e_latency.observe(now_s - handle.arrived_s)
         self.queue_time.observe(scheduled_s - handle.arrived_s)
-        self.prefill_time.observe((now_s if handle.first_s is None else handle.first_s) - scheduled_s)
+        self.prefill_time.observe(
+            (now_s if handle.first_s is None else handle.first_s) - scheduled_s
+        )

@@ -1,4 +1,5 @@
-"""Others on the simulated server: traffic as on a real service, and a batch job whose clients have no patience.
+"""Others on the simulated server: traffic as on a real service, and a batch job whose clients have
+no patience.
 
 Settings of the world once a crowd is there: `traffic.*` (traffic.py) and `batch.*` (BatchJob).
 """
@@ -19,14 +20,18 @@ from monitor.simulate.world import World
 
 OnEnd = Callable[[Handle], None]
 OnLost = Callable[[Handle, str], None]
-NEXT_S = 1e-6  # a client reads the answer first, so the engine's next step begins without its next request; one client after the other
+# a client reads the answer first, so the engine's next step begins without its next request; one
+# client after the other
+NEXT_S = 1e-6
 RETRY_S = 1.0  # a client that was refused comes again after so long
 SHARED = tuple(range(8192))  # what the prompts of the traffic begin with
 
 
 @dataclass(slots=True)
 class BatchJob:
-    """`clients` ask again as soon as they are answered; `requests` is a pile that is handed over at once, and then 0 again."""
+    """`clients` ask again as soon as they are answered; `requests` is a pile that is handed over at
+    once, and then 0 again.
+    """
 
     clients: Crowded = 0
     requests: Crowded = 0
@@ -49,7 +54,9 @@ class Crowd:
         self._at_work = 0  # clients of the batch job with a request out
         self._retry_s = -inf
         self.world.groups |= {"traffic": self.traffic.settings, "batch": self.batch}
-        self.coming: deque[tuple[float, EngineRequest]] = deque()  # of the traffic, worked out beforehand
+        self.coming: deque[tuple[float, EngineRequest]] = (
+            deque()
+        )  # of the traffic, worked out beforehand
         self.world.sources.append(self)
         self.world.background = self
         self.world.changed()
@@ -71,12 +78,22 @@ class Crowd:
         return not self.traffic.settings.shared_tokens
 
     def foresee(self, now_s: float, to_s: float) -> None:
-        """Put into `coming` what users send until then, and what the batch job sends now. Settings must not change meanwhile."""
+        """Put into `coming` what users send until then, and what the batch job sends now. Settings
+        must not change meanwhile.
+        """
         if self._traffic_s() <= to_s:
-            self.coming.extend([(arrival.at_s, self._request_of(arrival)) for arrival in self.traffic.advance(to_s)])
+            self.coming.extend(
+                [
+                    (arrival.at_s, self._request_of(arrival))
+                    for arrival in self.traffic.advance(to_s)
+                ]
+            )
         for number, request in enumerate(self._wanted(now_s), 1):
             at_s = now_s + number * NEXT_S
-            earlier = next((place for place, (other_s, _) in enumerate(self.coming) if other_s > at_s), len(self.coming))
+            earlier = next(
+                (place for place, (other_s, _) in enumerate(self.coming) if other_s > at_s),
+                len(self.coming),
+            )
             self.coming.insert(earlier, (at_s, request))
 
     def advance(self, now_s: float) -> None:
@@ -118,11 +135,18 @@ class Crowd:
     def _request_of(self, arrival: Arrival) -> EngineRequest:
         """Of a user."""
         prompt, output = self._fitted(arrival.prompt_tokens, arrival.output_tokens)
-        ending, shared = Ending(output, "length"), min(prompt, round(self.traffic.settings.shared_tokens))
+        ending, shared = (
+            Ending(output, "length"),
+            min(prompt, round(self.traffic.settings.shared_tokens)),
+        )
         prefix = prefix_keys(SHARED[:shared], self.world.config.block_size, None) if shared else ()
-        return EngineRequest(f"user-{next(self._numbers)}", prompt, output, lambda _: ending, prefix)
+        return EngineRequest(
+            f"user-{next(self._numbers)}", prompt, output, lambda _: ending, prefix
+        )
 
-    def _batch_request(self, on_end: OnEnd | None = None, on_lost: OnLost | None = None) -> EngineRequest:
+    def _batch_request(
+        self, on_end: OnEnd | None = None, on_lost: OnLost | None = None
+    ) -> EngineRequest:
         prompt, output = self._fitted(self.batch.prompt_tokens, self.batch.output_tokens)
         ending = Ending(output, "length")
         return EngineRequest(

@@ -1,10 +1,12 @@
-"""A vLLM V1 engine in virtual time: no clock, no I/O; the time is an argument. It counts tokens and knows no text.
+"""A vLLM V1 engine in virtual time: no clock, no I/O; the time is an argument. It counts tokens and
+knows no text.
 
     engine.submit(request, now_s)         begins a step if none runs
     engine.next_step_s()                  when the running step ends; None: nothing runs
     engine.step(now_s)                    ends it and begins the next
 
-Ends of steps are exact: a driver that wakes late calls `step` with the times that were due, one after the other.
+Ends of steps are exact: a driver that wakes late calls `step` with the times that were due, one
+after the other.
 """
 
 from __future__ import annotations
@@ -20,11 +22,23 @@ from monitor.simulate.scheduler import Part, Scheduler
 from monitor.simulate.speeds import Speeds
 from monitor.simulate.steps import Gauges, Running, StepResult
 
-__all__ = ["Ending", "Engine", "EngineConfig", "EngineRequest", "Handle", "Running", "Speeds", "State", "StepResult"]
+__all__ = [
+    "Ending",
+    "Engine",
+    "EngineConfig",
+    "EngineRequest",
+    "Handle",
+    "Running",
+    "Speeds",
+    "State",
+    "StepResult",
+]
 
 
 class Engine:
-    """One engine. `speed` is asked at the begin of each step; `seed` decides which drafted tokens are taken."""
+    """One engine. `speed` is asked at the begin of each step; `seed` decides which drafted tokens
+    are taken.
+    """
 
     def __init__(
         self,
@@ -46,7 +60,9 @@ class Engine:
         self.started_s = now_s
         self.max_model_len = max_model_len
         self.counters = self._counters(max_model_len)
-        self.scheduler = Scheduler(self.config, BlockPool(self.config.num_gpu_blocks), self.counters)
+        self.scheduler = Scheduler(
+            self.config, BlockPool(self.config.num_gpu_blocks), self.counters
+        )
         self.current: Running | None = None
         self.warmed: set[str] = set()  # parameter sets that this process has compiled for
         self.gauges = Gauges()
@@ -62,9 +78,17 @@ class Engine:
         return len(self.scheduler.waiting)
 
     def submit(self, request: EngineRequest, now_s: float) -> Handle:
-        """Put a request in the queue. Raises ValueError for one that the cache could never hold (vLLM does not start so)."""
-        if self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens) > self.scheduler.pool.total:
-            raise ValueError(f"{request.prompt_tokens} + {request.max_tokens} tokens are more than the cache holds")
+        """Put a request in the queue. Raises ValueError for one that the cache could never hold
+        (vLLM does not start so).
+        """
+        if (
+            self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens)
+            > self.scheduler.pool.total
+        ):
+            raise ValueError(
+                f"{request.prompt_tokens} + {request.max_tokens} tokens are more than the "
+                "cache holds"
+            )
         handle = self.handle(request, now_s)
         self.scheduler.enqueue(handle)
         self.kick(now_s)
@@ -76,7 +100,9 @@ class Engine:
         return Handle(request, arrived_s, self._order)
 
     def cancel(self, handle: Handle) -> None:
-        """The client has left: its blocks are free at once, and it is counted nowhere (vLLM #31503)."""
+        """The client has left: its blocks are free at once, and it is counted nowhere (vLLM
+        #31503).
+        """
         if handle.state in {State.RUNNING, State.WAITING}:
             self.scheduler.remove(handle)
             handle.state = State.CANCELLED
@@ -84,13 +110,19 @@ class Engine:
                 self.note_gauges()
 
     def kick(self, now_s: float) -> None:
-        """Begin a step if none runs and there is something to do: after a submit, or when a fault is over."""
+        """Begin a step if none runs and there is something to do: after a submit, or when a fault
+        is over.
+        """
         if self.current is None and not (self.config.dead or self.config.asleep):
             self._begin(now_s)
 
     def next_step_s(self) -> float | None:
         """When the running step ends. None: none runs, or it never will."""
-        return None if self.current is None or self.config.frozen or self.config.dead else self.current.end_s
+        return (
+            None
+            if self.current is None or self.config.frozen or self.config.dead
+            else self.current.end_s
+        )
 
     def step(self, now_s: float) -> StepResult:
         """End the running step and begin the next."""
@@ -101,15 +133,27 @@ class Engine:
         produced = self._finish(done, now_s)
         tokens = sum(count for _, count in produced)
         self.kick(now_s)
-        return StepResult(done.start_s, now_s, done.busy, done.prefill_share, done.batch.prefill_tokens, tokens, produced)
+        return StepResult(
+            done.start_s,
+            now_s,
+            done.busy,
+            done.prefill_share,
+            done.batch.prefill_tokens,
+            tokens,
+            produced,
+        )
 
     def lose_all(self) -> list[Handle]:
-        """The engine died: everything it had is lost and returned. Counters and gauges stay, as a dead engine's page shows them."""
+        """The engine died: everything it had is lost and returned. Counters and gauges stay, as a
+        dead engine's page shows them.
+        """
         scheduler = self.scheduler
         lost = [*scheduler.running, *scheduler.waiting]
         for handle in lost:
             handle.state = State.LOST
-        self.scheduler = Scheduler(self.config, BlockPool(self.config.num_gpu_blocks), self.counters)
+        self.scheduler = Scheduler(
+            self.config, BlockPool(self.config.num_gpu_blocks), self.counters
+        )
         self.current = None
         return lost
 
@@ -119,7 +163,8 @@ class Engine:
         self._fresh(now_s, max_model_len)
         return lost
 
-    # -- one step -----------------------------------------------------------------------------------------------------
+    # -- one step
+    # -----------------------------------------------------------------------------------------------------
 
     def _begin(self, now_s: float) -> None:
         parts = self.scheduler.schedule(now_s)
@@ -134,13 +179,17 @@ class Engine:
                 decodes += 1
                 context += part.handle.known
         batch = Batch(prefill, decodes, context, drafted)
-        cost = cost_of(batch, self.config, rates_of(self.config, self._speed(), now_s - self.started_s))
+        cost = cost_of(
+            batch, self.config, rates_of(self.config, self._speed(), now_s - self.started_s)
+        )
         if prefill:
             cost = Cost(cost.device_s, cost.prefill_s, cost.host_s + self._compile(parts))
         self.current = Running(now_s, now_s + cost.duration_s, cost, batch, parts)
 
     def _compile(self, parts: Sequence[Part]) -> float:
-        """Seconds spent on parameter sets that this process has not answered before; the whole engine waits."""
+        """Seconds spent on parameter sets that this process has not answered before; the whole
+        engine waits.
+        """
         new = {p.handle.request.parameter_set for p in parts if p.brings} - self.warmed
         self.warmed |= new
         return self.config.cold_s * len(new)
@@ -160,13 +209,17 @@ class Engine:
                     prompts += handle.request.prompt_tokens
                 self._produce(handle, 1 + taken, done.batch.decodes, now_s)
                 produced.append((handle, 1 + taken))
-        if produced:  # a step that brings nothing is not counted (v1/engine/async_llm.py: no iteration stats without outputs)
+        # a step that brings nothing is not counted (v1/engine/async_llm.py: no iteration stats
+        # without outputs)
+        if produced:
             self.counters.iteration_tokens.observe(prompts + sum(count for _, count in produced))
         self.note_gauges()
         return produced
 
     def draft(self, steps: int, drafted: int, each: bool) -> tuple[int, Sequence[int] | None]:
-        """Tokens that one request gets in so many steps with so many drafted in each; `each`: also those of every step."""
+        """Tokens that one request gets in so many steps with so many drafted in each; `each`: also
+        those of every step.
+        """
         if not drafted:
             return steps, None
         if each:
@@ -213,9 +266,12 @@ class Engine:
     def finished(self, handle: Handle, now_s: float) -> None:
         """It has all its tokens."""
         handle.state = State.FINISHED
-        self.counters.finished(handle, "length" if handle.ending is None else handle.ending.reason, now_s)
+        self.counters.finished(
+            handle, "length" if handle.ending is None else handle.ending.reason, now_s
+        )
 
-    # -- requests that somebody else keeps for a while (rush.py) --------------------------------------------------------
+    # -- requests that somebody else keeps for a while (rush.py)
+    # --------------------------------------------------------
 
     def release(self) -> tuple[list[Handle], list[Handle]]:
         """Those that decode in the running step, which has not begun then, and those that wait."""
@@ -230,18 +286,32 @@ class Engine:
         total, blocks_for = self.scheduler.pool.total, self.scheduler.blocks_for
         if len(handles) * blocks_for(self.max_model_len) <= total:
             return True
-        return sum([blocks_for(h.request.prompt_tokens + h.request.max_tokens) for h in handles]) <= total
+        return (
+            sum([blocks_for(h.request.prompt_tokens + h.request.max_tokens) for h in handles])
+            <= total
+        )
 
     def holds_one(self, request: EngineRequest) -> bool:
         """Whether it has room for this one alone."""
-        return self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens) <= self.scheduler.pool.total
+        return (
+            self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens)
+            <= self.scheduler.pool.total
+        )
 
     def joins(self, handle: Handle, now_s: float) -> None:
-        """It is let in, and its prompt, of which nothing is known, computed. What it will need is taken from prefixes nobody uses."""
-        handle.state, handle.scheduled_s, handle.computed = State.RUNNING, now_s, handle.request.prompt_tokens
+        """It is let in, and its prompt, of which nothing is known, computed. What it will need is
+        taken from prefixes nobody uses.
+        """
+        handle.state, handle.scheduled_s, handle.computed = (
+            State.RUNNING,
+            now_s,
+            handle.request.prompt_tokens,
+        )
         if self.config.enable_prefix_caching:
             self.counters.looked_up(handle)
-        self.scheduler.pool.forget_for(self.scheduler.blocks_for(handle.request.prompt_tokens + handle.request.max_tokens))
+        self.scheduler.pool.forget_for(
+            self.scheduler.blocks_for(handle.request.prompt_tokens + handle.request.max_tokens)
+        )
 
     def leaves(self, handle: Handle, now_s: float) -> None:
         """It has all its tokens."""
@@ -259,15 +329,20 @@ class Engine:
             self.kick(now_s if decoding else max(now_s, waiting[0].arrived_s))
         self.note_gauges()
 
-    # -- what the page shows ------------------------------------------------------------------------------------------
+    # -- what the page shows
+    # ------------------------------------------------------------------------------------------
 
     def note_gauges(self, elsewhere: Sequence[Handle] = (), waiting: int = 0) -> None:
         """What the metrics page shows from now on; with requests that somebody else keeps."""
         scheduler = self.scheduler
         usage = scheduler.pool.usage
         for handle in elsewhere:
-            usage += (scheduler.blocks_for(handle.computed + 1) - len(handle.held) - handle.private) / scheduler.pool.total
-        self.gauges = Gauges(len(scheduler.running) + len(elsewhere), len(scheduler.waiting) + waiting, usage)
+            usage += (
+                scheduler.blocks_for(handle.computed + 1) - len(handle.held) - handle.private
+            ) / scheduler.pool.total
+        self.gauges = Gauges(
+            len(scheduler.running) + len(elsewhere), len(scheduler.waiting) + waiting, usage
+        )
 
 
 def _successes(chance: random.Random, trials: int, probability: float) -> int:

@@ -1,7 +1,8 @@
 """History in virtual time: what a daemon would have stored in hours or days, in seconds of work.
 
-The same engine, cards and scenarios as the server in real time, and a canary that keeps the daemon's timetable (timetable.py), with looks
-at the cards every second in windows of five (looks.py).
+The same engine, cards and scenarios as the server in real time, and a canary that keeps the
+daemon's timetable (timetable.py), with looks at the cards every second in windows of five
+(looks.py).
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from monitor.simulate.shipped import shipped_probes
 from monitor.simulate.timetable import Timetable
 from monitor.simulate.visitor import Visitor
 
-EPOCH = datetime(2026, 1, 5, tzinfo=UTC)  # a Monday; a fixed one, so that the same seed writes the same file
+EPOCH = datetime(
+    2026, 1, 5, tzinfo=UTC
+)  # a Monday; a fixed one, so that the same seed writes the same file
 TARGET = "simulated"
 COLD_S = 1.0  # as `simulate` has it
-ONSET_SHARE = 0.5  # a scenario begins when half of the time has passed: what is normal must be known first
+ONSET_SHARE = (
+    0.5  # a scenario begins when half of the time has passed: what is normal must be known first
+)
 _SERVER_VALUES = attrgetter(*SERVER_FIELDS)
 
 
@@ -59,9 +64,14 @@ class Exported:
     def __str__(self) -> str:
         raises = self.scenario.raises
         cause = f" ({raises.cause})" if raises is not None and raises.cause else ""
-        must = f"from {self.onset} on it must raise {raises.kind}{cause}" if raises is not None else "it must raise nothing"
+        must = (
+            f"from {self.onset} on it must raise {raises.kind}{cause}"
+            if raises is not None
+            else "it must raise nothing"
+        )
         return (
-            f"{self.file}: {self.samples} samples of {self.hours:g} h, {self.readings_file}: {self.readings} readings, "
+            f"{self.file}: {self.samples} samples of {self.hours:g} h, {self.readings_file}: "
+            f"{self.readings} readings, "
             f"{self.pins_file}: the {self.pins} pins they are judged by, in {self.took_s:.1f} s\n"
             f"scenario {self.scenario.name}: {self.scenario.about}; {must}"
         )
@@ -76,14 +86,18 @@ def export(
     thermal_speed: float = 1.0,
     onset_hours: float | None = None,
 ) -> Exported:
-    """Write FILE.csv, FILE.readings.csv and FILE.pins.yaml; the scenario begins after `onset_hours` (None: half of the time).
+    """Write FILE.csv, FILE.readings.csv and FILE.pins.yaml; the scenario begins after `onset_hours`
+    (None: half of the time).
 
     Raises ScenarioError, UnknownCardError and ExportError.
     """
     began_s = time.perf_counter()
     onset_hours = hours * ONSET_SHARE if onset_hours is None else onset_hours
     if not 0 <= onset_hours < hours:
-        raise ExportError(f"the scenario would begin after {onset_hours:g} h, but the history has {hours:g} h; let it begin within them")
+        raise ExportError(
+            f"the scenario would begin after {onset_hours:g} h, but the history has {hours:g} "
+            "h; let it begin within them"
+        )
     world = make_world(gpus, seed, thermal_speed, EPOCH.timestamp(), LeapingWorld, LookedAtCard)
     assert isinstance(world, LeapingWorld)  # noqa: S101 - for the type checker
     for card in world.cards:
@@ -100,15 +114,35 @@ def export(
     timetable.run(hours * 3600)
     asking = visitor.asking
     samples = sorted(visitor.rows, key=lambda row: str(row["started_at"]))
-    rows = [*_server_rows(timetable), *(row for card in world.cards for row in _card_rows(card, world.epoch_s))]
-    readings_file, pins_file = (file.with_name(f"{file.stem}.{what}") for what in ("readings.csv", "pins.yaml"))
-    _write(file, SAMPLE_FIELDS, ((number, *map(row.get, SAMPLE_FIELDS[1:])) for number, row in enumerate(samples, 1)))
+    rows = [
+        *_server_rows(timetable),
+        *(row for card in world.cards for row in _card_rows(card, world.epoch_s)),
+    ]
+    readings_file, pins_file = (
+        file.with_name(f"{file.stem}.{what}") for what in ("readings.csv", "pins.yaml")
+    )
+    _write(
+        file,
+        SAMPLE_FIELDS,
+        ((number, *map(row.get, SAMPLE_FIELDS[1:])) for number, row in enumerate(samples, 1)),
+    )
     _write(readings_file, READING_FIELDS, sorted(rows, key=itemgetter(2)))
     with _opened(pins_file) as out:
         out.write(to_yaml(asking.pinned, TARGET, visitor.first_fingerprint, EPOCH, seed))
     took_s = time.perf_counter() - began_s
     onset = iso(EPOCH.timestamp() + onset_hours * 3600)
-    return Exported(file, readings_file, pins_file, len(samples), len(rows), len(asking.pinned), hours, took_s, story, onset)
+    return Exported(
+        file,
+        readings_file,
+        pins_file,
+        len(samples),
+        len(rows),
+        len(asking.pinned),
+        hours,
+        took_s,
+        story,
+        onset,
+    )
 
 
 def _server_rows(timetable: Timetable) -> Iterable[tuple[object, ...]]:

@@ -1,4 +1,6 @@
-"""The cards' DCGM exporter in real time: a port of its own, as on a real machine, and alive when the server is not."""
+"""The cards' DCGM exporter in real time: a port of its own, as on a real machine, and alive when
+the server is not.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from monitor.simulate.wire import Exchange
 
 
 def exporter(server: SimulatedServer, host: str = "127.0.0.1", port: int = 0) -> Listener:
-    """A listener that shows the cards of a running simulated server on /metrics: `async with exporter(server) as cards: cards.url`."""
+    """A listener that shows the cards of a running simulated server on /metrics: `async with
+    exporter(server) as cards: cards.url`.
+    """
 
     def handle(exchange: Exchange) -> None:
         if exchange.request.path not in {"/metrics", "/metrics/"}:
@@ -18,6 +22,9 @@ def exporter(server: SimulatedServer, host: str = "127.0.0.1", port: int = 0) ->
             return
         server.catch_up()
         server.world.settle()
-        exchange.reply(dcgm.page([card for card in server.world.cards if isinstance(card, Card)]), kind=dcgm.CONTENT_TYPE)
+        exchange.reply(
+            dcgm.page([card for card in server.world.cards if isinstance(card, Card)]),
+            kind=dcgm.CONTENT_TYPE,
+        )
 
     return Listener(handle, host, port)

@@ -12,7 +12,9 @@ from monitor.simulate.world import World
 
 @dataclass
 class Digests:
-    """It changes when one of the root fields changes that can be seen from outside. `first`: as it was when the history began."""
+    """It changes when one of the root fields changes that can be seen from outside. `first`: as it
+    was when the history began.
+    """
 
     world: World
     first: str = field(init=False)
@@ -33,7 +35,18 @@ class Digests:
 def digest(world: World) -> str:
     """Of what can be seen now."""
     identity = world.identity
-    cards = [(card.uuid, card.driver_version, card.limit_w) for card in world.cards if isinstance(card, Card)]
-    seen = [identity.version, identity.root, identity.max_model_len, identity.template, world.answers == "lost-bos", cards]
+    cards = [
+        (card.uuid, card.driver_version, card.limit_w)
+        for card in world.cards
+        if isinstance(card, Card)
+    ]
+    seen = [
+        identity.version,
+        identity.root,
+        identity.max_model_len,
+        identity.template,
+        world.answers == "lost-bos",
+        cards,
+    ]
     seen += [world.system_fingerprint(), identity.quantization, world.config.enable_prefix_caching]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:12]

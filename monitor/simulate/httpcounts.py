@@ -5,10 +5,34 @@ from __future__ import annotations
 from monitor.simulate.counters import Histogram
 
 #: Handlers with a name of their own; everything else is counted as "none".
-COUNTED = frozenset({"/v1/models", "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
+COUNTED = frozenset(
+    {"/v1/models", "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}
+)
 #: Not counted at all (entrypoints/serve/instrumentator/metrics.py).
 UNCOUNTED = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
-FINE_EDGES = (.01, .025, .05, .075, .1, .25, .5, .75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60)  # fmt: skip
+FINE_EDGES = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    1.5,
+    2,
+    2.5,
+    3,
+    3.5,
+    4,
+    4.5,
+    5,
+    7.5,
+    10,
+    30,
+    60,
+)
 COARSE_EDGES = (.1, .5, 1)  # fmt: skip
 
 
@@ -22,7 +46,9 @@ class HttpCounts:
         self.fine = Histogram(FINE_EDGES)
         self.coarse: dict[tuple[str, str], Histogram] = {}  # handler, method
 
-    def note(self, path: str, method: str, status: int, asked: int, sent: int, took_s: float) -> None:
+    def note(
+        self, path: str, method: str, status: int, asked: int, sent: int, took_s: float
+    ) -> None:
         """One answered request; bodies of streams have no length and count as 0 bytes."""
         if path in UNCOUNTED:
             return

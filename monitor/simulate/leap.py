@@ -1,4 +1,6 @@
-"""A world for virtual time only, in which days pass in seconds: many steps at once (rush.py), and cards told in longer portions."""
+"""A world for virtual time only, in which days pass in seconds: many steps at once (rush.py), and
+cards told in longer portions.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +19,47 @@ from monitor.simulate.steps import Gauges
 from monitor.simulate.world import CARD_STEP_S, World
 
 RESTED_S = 9.9  # a rest after which the clocks have to come up again (physics.py)
-RAMPED_S = 1.0  # and are up again for certain; until then the cards are told of every tenth of a second, then of every second
-WATCHED_S, LONGEST_S = 2.0, 15.0  # after which the cards' clocks are asked again: while somebody takes the time, and otherwise
+# and are up again for certain; until then the cards are told of every tenth of a second, then of
+# every second
+RAMPED_S = 1.0
+WATCHED_S, LONGEST_S = (
+    2.0,
+    15.0,
+)  # after which the cards' clocks are asked again: while somebody takes the time, and otherwise
 NOTHING = Gauges()
 DRIFT = 0.002  # a speed that moves this much is asked for earlier
 
 
 @dataclass
 class LeapingWorld(World):
-    """Of many steps at once `on_tokens` comes once, with all the tokens of a request and the time of the last."""
+    """Of many steps at once `on_tokens` comes once, with all the tokens of a request and the time
+    of the last.
+    """
 
     counters_kind: ClassVar[type[Counters]] = FewCounters
-    watched: int = field(default=0, init=False)  # requests out whose tokens somebody times: the clocks are asked more often
-    halted: bool = field(default=False, init=False)  # set by a callback: `advance_until` returns at this moment
-    leaping: bool = field(default=False, init=False)  # true while `on_tokens` tells of steps of equal length
-    chunks: Sequence[int] | None = field(default=None, init=False)  # then: tokens of each step; None: one a step
+    watched: int = field(
+        default=0, init=False
+    )  # requests out whose tokens somebody times: the clocks are asked more often
+    halted: bool = field(
+        default=False, init=False
+    )  # set by a callback: `advance_until` returns at this moment
+    leaping: bool = field(
+        default=False, init=False
+    )  # true while `on_tokens` tells of steps of equal length
+    chunks: Sequence[int] | None = field(
+        default=None, init=False
+    )  # then: tokens of each step; None: one a step
     _worked_since_s: float = field(default=0.0, init=False)
     _stepped_s: float = field(default=-inf, init=False)
-    _asked: tuple[float, float] = field(default=(0.0, 0.0), init=False)  # when the pace was asked for, and how long the weights took
-    _rates: Rates | None = field(default=None, init=False)  # None: not worked out since something was set
-    _held_by: list[tuple[float, ...]] = field(default_factory=list, init=False)  # by what the cards were held back then
+    _asked: tuple[float, float] = field(
+        default=(0.0, 0.0), init=False
+    )  # when the pace was asked for, and how long the weights took
+    _rates: Rates | None = field(
+        default=None, init=False
+    )  # None: not worked out since something was set
+    _held_by: list[tuple[float, ...]] = field(
+        default_factory=list, init=False
+    )  # by what the cards were held back then
     _stale: bool = field(default=False, init=False)  # the cards may have changed since
     _kept: Rush | None = field(default=None, init=False)  # it has the requests that decode
 
@@ -56,7 +79,9 @@ class LeapingWorld(World):
                 return
             if self._rush(to_s):
                 continue
-            sent_for: object = None if self._kept is None else self._kept.senders  # what they send waits in the rush for the next step
+            sent_for: object = (
+                None if self._kept is None else self._kept.senders
+            )  # what they send waits in the rush for the next step
             source_s = self._source_s(sent_for)
             step_s = self.engine.next_step_s()
             if step_s is not None and step_s <= min(to_s, source_s):
@@ -76,8 +101,16 @@ class LeapingWorld(World):
     def submit(self, request: EngineRequest) -> Handle | None:
         """As World.submit. What may join a rush does not go through the engine's queue."""
         engine, config = self.engine, self.config
-        plain = config.scheduling_policy == "fcfs" and config.max_num_queued_reqs is None and self._may_join(request)
-        if plain and (self._kept is not None or (engine.current is None and self._goes())) and self.refusal() is None:
+        plain = (
+            config.scheduling_policy == "fcfs"
+            and config.max_num_queued_reqs is None
+            and self._may_join(request)
+        )
+        if (
+            plain
+            and (self._kept is not None or (engine.current is None and self._goes()))
+            and self.refusal() is None
+        ):
             if self._kept is None:
                 self._account()
                 self._kept = Rush(self, self.now_s)
@@ -112,7 +145,8 @@ class LeapingWorld(World):
             self.engine.note_gauges(self._kept.active, self._kept.waiting(self.now_s))
         return super().gauges()
 
-    # -- for a rush ---------------------------------------------------------------------------------------------------
+    # -- for a rush
+    # ---------------------------------------------------------------------------------------------------
 
     def rates(self) -> Rates:
         """Of a step that begins now."""
@@ -124,8 +158,10 @@ class LeapingWorld(World):
         return self._rates
 
     def pace(self, start_s: float) -> tuple[Rates, float]:
-        """Rates for steps from then on, and for how long they hold. Clocks that come up after a rest change fast at first and later
-        hardly, and count as they are in the middle; those of a hot card change always."""
+        """Rates for steps from then on, and for how long they hold. Clocks that come up after a
+        rest change fast at first and later hardly, and count as they are in the middle; those of a
+        hot card change always.
+        """
         worked_s, watched = start_s - self._worked_since_s, self.watched > 0
         if worked_s < RAMPED_S:
             self._tell()
@@ -137,7 +173,9 @@ class LeapingWorld(World):
         asked_s, before_s = self._asked
         self._asked = (start_s, rates.read_s)
         change = abs(rates.read_s / before_s - 1.0) if before_s else 0.0
-        return rates, min(LONGEST_S, max(WATCHED_S, (start_s - asked_s) * DRIFT / change)) if change > 0 else LONGEST_S
+        return rates, min(
+            LONGEST_S, max(WATCHED_S, (start_s - asked_s) * DRIFT / change)
+        ) if change > 0 else LONGEST_S
 
     def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
         """The card did this from then to then, and nothing since the last time."""
@@ -151,7 +189,9 @@ class LeapingWorld(World):
             self._told_s, self._span_s = end_s, self._span_s + dt_s
             self._busy_s += dt_s * busy
             self._prefill_s += dt_s * busy * prefill_share
-            if self._span_s >= RAMPED_S or (self._span_s >= CARD_STEP_S and end_s < self._worked_since_s + RAMPED_S):
+            if self._span_s >= RAMPED_S or (
+                self._span_s >= CARD_STEP_S and end_s < self._worked_since_s + RAMPED_S
+            ):
                 self._tell()
 
     def tell(self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None) -> None:
@@ -161,7 +201,8 @@ class LeapingWorld(World):
             handle.request.on_tokens(handle, tokens, now_s)
         self.leaping = False
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- inside
+    # -------------------------------------------------------------------------------------------------------
 
     def _source_s(self, but: object = None) -> float:
         soonest = inf
@@ -188,7 +229,9 @@ class LeapingWorld(World):
         crowd, config = self.background, self.config
         if config.scheduling_policy != "fcfs" or config.max_num_queued_reqs is not None:
             return False
-        if crowd is not None and not (crowd.plain and "" in self.engine.warmed and self.refusal() is None):
+        if crowd is not None and not (
+            crowd.plain and "" in self.engine.warmed and self.refusal() is None
+        ):
             crowd = None
         limit_s = min(to_s, self._source_s(crowd))
         rush = self._kept or self._begun(crowd, limit_s)
@@ -225,7 +268,9 @@ class LeapingWorld(World):
             rush.hand_over()
 
     def _account(self) -> None:
-        if self._kept is None or not self._kept.active:  # else the step that runs is told of when it is over
+        if (
+            self._kept is None or not self._kept.active
+        ):  # else the step that runs is told of when it is over
             super()._account()
 
     def _goes(self) -> bool:
@@ -240,10 +285,17 @@ class LeapingWorld(World):
             return False
         if not all(part.decodes and part.handle.state is State.RUNNING for part in parts):
             return False
-        return all(self._may_join(handle.request) and not handle.generated for handle in engine.scheduler.waiting) and engine.holds(running)
+        return all(
+            self._may_join(handle.request) and not handle.generated
+            for handle in engine.scheduler.waiting
+        ) and engine.holds(running)
 
     def _may_join(self, request: EngineRequest) -> bool:
-        return not request.prefix and not request.skip_cache and request.parameter_set in self.engine.warmed
+        return (
+            not request.prefix
+            and not request.skip_cache
+            and request.parameter_set in self.engine.warmed
+        )
 
     def _tell(self) -> None:
         span_s, busy_s = self._span_s, self._busy_s
@@ -261,7 +313,9 @@ class LeapingWorld(World):
             return
         self._told_s = to_s
         if not busy and dt_s > CARD_STEP_S:
-            self._tell()  # else a moment's work would be spread over a long rest, or the rest over the work that follows
+            # else a moment's work would be spread over a long rest, or the rest over the work that
+            # follows
+            self._tell()
             self._stale = True
             for card in self.cards:
                 card.advance(dt_s, 0.0)
@@ -269,5 +323,7 @@ class LeapingWorld(World):
         self._span_s += dt_s
         self._busy_s += dt_s * busy
         self._prefill_s += dt_s * busy * prefill_share
-        if self._span_s >= CARD_STEP_S and (self._span_s >= RAMPED_S or to_s < self._worked_since_s + RAMPED_S):
+        if self._span_s >= CARD_STEP_S and (
+            self._span_s >= RAMPED_S or to_s < self._worked_since_s + RAMPED_S
+        ):
             self._tell()

@@ -20,7 +20,9 @@ class PortTakenError(Told):
 class Listener:
     """Listens on one address and hands every request to `handle`. `port` 0 picks a free one."""
 
-    def __init__(self, handle: Callable[[Exchange], None], host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, handle: Callable[[Exchange], None], host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self.host, self.port = host, port
         self._handle = handle
         self._server: asyncio.Server | None = None
@@ -42,10 +44,19 @@ class Listener:
         """Listen. Raises PortTakenError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: Connection(self._handle, self._connections), self.host, self.port)
+            self._server = await loop.create_server(
+                lambda: Connection(self._handle, self._connections), self.host, self.port
+            )
         except (OSError, OverflowError) as error:
-            why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            raise PortTakenError(f"cannot listen on {self.host}:{self.port}: {why}; choose another port, or 0 for a free one") from None
+            why = (
+                os.strerror(error.errno)
+                if isinstance(error, OSError) and error.errno
+                else str(error)
+            )
+            raise PortTakenError(
+                f"cannot listen on {self.host}:{self.port}: {why}; choose another port, or 0 "
+                "for a free one"
+            ) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -1,8 +1,9 @@
 """A card that is looked at every second of virtual time, without anybody calling every second.
 
-While the card's power is constant its temperatures and averages lie on known curves (physics.py), so what a look would see at any moment
-in between can be worked out there and then. Five looks are one row of readings, as the daemon keeps them: least, median and largest.
-A real card is never as still as its model: its power is uneven, and the air that comes in wanders.
+While the card's power is constant its temperatures and averages lie on known curves (physics.py),
+so what a look would see at any moment in between can be worked out there and then. Five looks are
+one row of readings, as the daemon keeps them: least, median and largest. A real card is never as
+still as its model: its power is uneven, and the air that comes in wanders.
 """
 
 from __future__ import annotations
@@ -28,18 +29,37 @@ from monitor.simulate.physics import (
 )
 
 LOOK_EVERY_S, WINDOW = 1.0, 5
-TO_NEXT_OF_THREE = (2, 2, 1)  # looks from the first of five to the third, to the fifth, to the next five
-POWER_SD = 0.015  # of one look; in the steadiest half minutes of 104 recordings of GB10 under vLLM it is 0.7 to 2 %
-LEAST_OF_FIVE, MEDIAN_OF_FIVE = 1.16, 0.54  # of five draws, in standard deviations: how far the least lies off, how much the median varies
-BURST_SEEN, BURST_CLOCK = 0.1, 0.84  # a look may meet a burst of prefill: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
+TO_NEXT_OF_THREE = (
+    2,
+    2,
+    1,
+)  # looks from the first of five to the third, to the fifth, to the next five
+# of one look; in the steadiest half minutes of 104 recordings of GB10 under vLLM it is 0.7 to 2 %
+POWER_SD = 0.015
+LEAST_OF_FIVE, MEDIAN_OF_FIVE = (
+    1.16,
+    0.54,
+)  # of five draws, in standard deviations: how far the least lies off, how much the median varies
+BURST_SEEN, BURST_CLOCK = (
+    0.1,
+    0.84,
+)  # a look may meet a burst of prefill: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
 ROOM_SD_C, ROOM_TAU_S = 0.6, 7200.0  # assumed
-CENTI = tuple(str(number / 100) for number in range(101))  # utilisation to two places; written a hundred thousand times
+CENTI = tuple(
+    str(number / 100) for number in range(101)
+)  # utilisation to two places; written a hundred thousand times
 ROOM_EVERY = 12  # windows: a minute
 ROOM_KEPT = exp(-ROOM_EVERY * WINDOW * LOOK_EVERY_S / ROOM_TAU_S)
 ROOM_MOVED_C = ROOM_SD_C * sqrt(1.0 - ROOM_KEPT * ROOM_KEPT)
-Looked = tuple[float, tuple[object, ...]]  # second of the world of the last look, and the fields of records.GPU_FIELDS
-Seen = tuple[float, float, float, float]  # temperature, clock, power, utilisation: what a row has the spread of
-Fades = tuple[float, float, float]  # how much of the way is left of die, heat sink and averages, from look to look
+Looked = tuple[
+    float, tuple[object, ...]
+]  # second of the world of the last look, and the fields of records.GPU_FIELDS
+Seen = tuple[
+    float, float, float, float
+]  # temperature, clock, power, utilisation: what a row has the spread of
+Fades = tuple[
+    float, float, float
+]  # how much of the way is left of die, heat sink and averages, from look to look
 
 
 @dataclass(slots=True)
@@ -61,7 +81,11 @@ class LookedAtCard(Card):
         """The first look."""
         Card.__post_init__(self)
         heat_s = LOOK_EVERY_S * self.thermal_speed
-        a, b, average = exp(-heat_s / self.kind.t1_s), exp(-heat_s / self.kind.t2_s), exp(-LOOK_EVERY_S / WINDOW_S)
+        a, b, average = (
+            exp(-heat_s / self.kind.t1_s),
+            exp(-heat_s / self.kind.t2_s),
+            exp(-LOOK_EVERY_S / WINDOW_S),
+        )
         self._one_on, self._two_on = (a, b, average), (a * a, b * b, average * average)
         now, self._name = self.reading(), self.uuid
         self._seen.append((now.temp_c, now.sm_clock_mhz, now.power_w, now.util))
@@ -84,7 +108,9 @@ class LookedAtCard(Card):
         CardPhysics._pass(self, step, power_w, reasons, ends_c)
 
     def _look_until(self, end_s: float, power_w: float, reasons: int, ends_c: Ends) -> None:
-        """All looks up to then, on the curves that begin now. Of five on the same curves, which rise or fall, three are enough."""
+        """All looks up to then, on the curves that begin now. Of five on the same curves, which
+        rise or fall, three are enough.
+        """
         kind, after_s, busy = self.kind, self._next_look_s - self._at_s, self._busy
         heat_s, fading = after_s * self.thermal_speed, exp(-after_s / WINDOW_S)
         end_a, end_b, end_memory = ends_c
@@ -102,7 +128,9 @@ class LookedAtCard(Card):
             for on in TO_NEXT_OF_THREE if whole else (1,):
                 temp_c, ramp = base_c + a + b, 1.0 if steady else self._ramp_after(after_s)
                 clock = self._clock(temp_c)[0] if temp_c > loses_from_c else clock_mhz
-                seen.append((temp_c, idle_mhz + (clock - idle_mhz) * ramp, power_w + power, busy + util))
+                seen.append(
+                    (temp_c, idle_mhz + (clock - idle_mhz) * ramp, power_w + power, busy + util)
+                )
                 last_s, last_after_s = next_s, after_s
                 fade_a, fade_b, fade = self._one_on if on == 1 else self._two_on
                 a, b, power, util = a * fade_a, b * fade_b, power * fade, util * fade
@@ -125,14 +153,30 @@ class LookedAtCard(Card):
             return 1.0 - (1.0 - self._ramp) * exp(-after_s / RAMP_S)
         return self._ramp if self._idle_s + after_s <= IDLE_AFTER_S else 0.0
 
-    def _keep(self, at_s: float, after_s: float, power_w: float, reasons: int, end_memory: float, seen: Sequence[Seen]) -> None:
-        """A row of readings from three looks of a window: on curves that rise or fall, or sorted, so that the middle one is the median."""
-        (low_c, low_mhz, low_w, low), (temp, clock, power, util), (temp_c, high_mhz, high_w, high) = seen
+    def _keep(
+        self,
+        at_s: float,
+        after_s: float,
+        power_w: float,
+        reasons: int,
+        end_memory: float,
+        seen: Sequence[Seen],
+    ) -> None:
+        """A row of readings from three looks of a window: on curves that rise or fall, or sorted,
+        so that the middle one is the median.
+        """
+        (
+            (low_c, low_mhz, low_w, low),
+            (temp, clock, power, util),
+            (temp_c, high_mhz, high_w, high),
+        ) = seen
         kind, over_c, memory_mhz, margin = self.kind, 0.0, None, None
         if kind.shows_memory:
             memory_mhz = self._memory_mhz(self._ramp_after(after_s))
         if kind.shows_memory_temp or kind.shows_margin:
-            over_c = end_memory + (self._memory_over - end_memory) * exp(-after_s * self.thermal_speed / MEMORY_TAU_S)
+            over_c = end_memory + (self._memory_over - end_memory) * exp(
+                -after_s * self.thermal_speed / MEMORY_TAU_S
+            )
             margin = self._margin(temp_c, temp_c + over_c)
         thermal_s, capped_s, brake_s = self._counted(after_s, reasons)
         high_c = temp_c
@@ -165,11 +209,17 @@ class LookedAtCard(Card):
 
     def _counted(self, after_s: float, reasons: int) -> tuple[float, float, float]:
         """Seconds of throttling for heat, for power and by the brake, after so much more time."""
-        thermal_s, capped_s, brake_s = self._sw_thermal_s + self._hw_thermal_s, self._sw_power_s, self._brake_s
+        thermal_s, capped_s, brake_s = (
+            self._sw_thermal_s + self._hw_thermal_s,
+            self._sw_power_s,
+            self._brake_s,
+        )
         if reasons:
             working_s = after_s * self._busy
             thermal_s += working_s * (bool(reasons & SW_THERMAL) + bool(reasons & HW_THERMAL))
-            capped_s += (after_s if self._idle_reasons else working_s) * bool(reasons & SW_POWER_CAP)
+            capped_s += (after_s if self._idle_reasons else working_s) * bool(
+                reasons & SW_POWER_CAP
+            )
             brake_s += working_s * bool(reasons & HW_POWER_BRAKE)
         return thermal_s, capped_s, brake_s
 

@@ -1,7 +1,8 @@
 """What virtual time lacks of a real machine: the small unrest that a detector has to live with.
 
-Sizes are those of an idle server at concurrency 1 (266 cells of a benchmark on GB10: the decode rate varies by 0.16 % at the median, the
-time to the first token by 20 % at its 90th percentile) with a slow wander and rare slow samples on top, both assumed.
+Sizes are those of an idle server at concurrency 1 (266 cells of a benchmark on GB10: the decode
+rate varies by 0.16 % at the median, the time to the first token by 20 % at its 90th percentile)
+with a slow wander and rare slow samples on top, both assumed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ DECODE_SD, PREFILL_SD = 0.003, 0.05
 SLOW_SHARE, SLOW_LEAST, SLOW_MOST = 0.004, 0.10, 0.40
 NETWORK_MS = 1.2  # loopback, HTTP and the event loop of both sides
 GAP_SD = 0.03  # of one gap between tokens; assumed
-SHIFT_NAT = 0.002  # root mean square move of log-probabilities from run to run of an idle server; assumed
+SHIFT_NAT = (
+    0.002  # root mean square move of log-probabilities from run to run of an idle server; assumed
+)
 
 
 @dataclass(slots=True)
 class Unrest:
-    """Of one sample: factors on the time of prefill and of decode, and what the network takes; factors on the rank of 95 % of the gaps
-    between tokens and on the longest of them; and how far log-probabilities moved."""
+    """Of one sample: factors on the time of prefill and of decode, and what the network takes;
+    factors on the rank of 95 % of the gaps between tokens and on the longest of them; and how far
+    log-probabilities moved.
+    """
 
     prefill: float
     decode: float
@@ -42,19 +47,39 @@ class Noise:
     def next(self, at_s: float) -> Unrest:
         """For a sample at this moment."""
         keep = exp(-(at_s - self._at_s) / WANDER_TAU_S)
-        self._wander = self._wander * keep + self._chance.gauss(0.0, WANDER_SD) * sqrt(1.0 - keep * keep)
+        self._wander = self._wander * keep + self._chance.gauss(0.0, WANDER_SD) * sqrt(
+            1.0 - keep * keep
+        )
         self._at_s = at_s
-        slow = 1.0 + (self._chance.uniform(SLOW_LEAST, SLOW_MOST) if self._chance.random() < SLOW_SHARE else 0.0)
+        slow = 1.0 + (
+            self._chance.uniform(SLOW_LEAST, SLOW_MOST)
+            if self._chance.random() < SLOW_SHARE
+            else 0.0
+        )
         decode = exp(self._wander + DECODE_SD * self._heavy()) * slow
         prefill = exp(self._wander + PREFILL_SD * abs(self._heavy())) * slow
         gauss = self._chance.gauss
-        p95, longest = 1.0 + GAP_SD * (1.6 + gauss(0.0, 0.2)), 1.0 + GAP_SD * (2.6 + abs(gauss(0.0, 0.6)))
-        return Unrest(prefill, decode, NETWORK_MS * exp(gauss(0.0, 0.3)), p95, longest, shift_nat(self._chance))
+        p95, longest = (
+            1.0 + GAP_SD * (1.6 + gauss(0.0, 0.2)),
+            1.0 + GAP_SD * (2.6 + abs(gauss(0.0, 0.6))),
+        )
+        return Unrest(
+            prefill,
+            decode,
+            NETWORK_MS * exp(gauss(0.0, 0.3)),
+            p95,
+            longest,
+            shift_nat(self._chance),
+        )
 
     def _heavy(self) -> float:
-        """Student's t with five degrees of freedom, scaled to a standard deviation of 1: outliers are not rare."""
+        """Student's t with five degrees of freedom, scaled to a standard deviation of 1: outliers
+        are not rare.
+        """
         gauss, chance = self._chance.gauss, self._chance.random
-        squares = gauss(0.0, 1.0) ** 2 - 2.0 * log((1.0 - chance()) * (1.0 - chance()))  # chi-squared with five degrees of freedom
+        squares = gauss(0.0, 1.0) ** 2 - 2.0 * log(
+            (1.0 - chance()) * (1.0 - chance())
+        )  # chi-squared with five degrees of freedom
         return gauss(0.0, 1.0) / sqrt(squares / 3)
 
 

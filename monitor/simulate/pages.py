@@ -16,7 +16,8 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 Labels = Mapping[str, str]
 Rows = Iterable[tuple[str, Labels, float]]  # suffix of the name, labels, value
 
-#: Labels of vllm:cache_config_info that nothing here changes, as a server with its defaults shows them.
+#: Labels of vllm:cache_config_info that nothing here changes, as a server with its defaults shows
+#: them.
 CACHE_CONFIG: Labels = {
     "_block_size_resolved": "True", "cache_hit_alignment_tokens": "None", "enable_mamba_shared_prefix_checkpoint": "False",
     "engine": "0", "hash_block_size": "None", "is_attention_free": "False", "kv_cache_dtype_skip_layers": "[]",
@@ -59,11 +60,25 @@ _COUNTERS: Mapping[str, Callable[[Counters], int]] = {
 }
 #: Figures of the API server's process; nobody compares them, so they need not move much.
 _PROCESS: Mapping[str, Rows] = {
-    "python_gc_objects_collected_total": [("", {"generation": str(g)}, n) for g, n in enumerate((14968, 2391, 767))],
+    "python_gc_objects_collected_total": [
+        ("", {"generation": str(g)}, n) for g, n in enumerate((14968, 2391, 767))
+    ],
     "python_gc_objects_uncollectable_total": [("", {"generation": str(g)}, 0) for g in range(3)],
-    "python_gc_collections_total": [("", {"generation": str(g)}, n) for g, n in enumerate((1571, 142, 10))],
+    "python_gc_collections_total": [
+        ("", {"generation": str(g)}, n) for g, n in enumerate((1571, 142, 10))
+    ],
     "python_info": [
-        ("", {"implementation": "CPython", "major": "3", "minor": "12", "patchlevel": "12", "version": "3.12.12"}, 1)
+        (
+            "",
+            {
+                "implementation": "CPython",
+                "major": "3",
+                "minor": "12",
+                "patchlevel": "12",
+                "version": "3.12.12",
+            },
+            1,
+        )
     ],
     "process_virtual_memory_bytes": [("", {}, 2.284978176e9)],
     "process_resident_memory_bytes": [("", {}, 7.0660096e8)],
@@ -81,7 +96,9 @@ def metrics_page(world: World, http: HttpCounts) -> str:
             continue
         of_process = family.name.startswith(("python_", "process_"))
         if of_process and identity.api_servers > 1:
-            continue  # prometheus_client's multiprocess mode has neither these nor _created (seen on vLLM 0.32 CPU)
+            # prometheus_client's multiprocess mode has neither these nor _created (seen on vLLM
+            # 0.32 CPU)
+            continue
         rows = list(_rows(family, world, http))
         shown = family._replace(name=identity.renamed_metrics.get(family.name, family.name))
         lines += _family(shown, rows)
@@ -113,7 +130,10 @@ def _core(family: Family, world: World) -> Rows:
         return _histogram(_HISTOGRAMS[name](counters), {})
     if name in _COUNTERS:
         return [("", {}, _COUNTERS[name](counters))]
-    computed, cached = counters.prompt_tokens - counters.prompt_tokens_cached, counters.prompt_tokens_cached
+    computed, cached = (
+        counters.prompt_tokens - counters.prompt_tokens_cached,
+        counters.prompt_tokens_cached,
+    )
     asleep = world.config.asleep
     by_label: Mapping[str, tuple[str, Mapping[str, float]]] = {
         "vllm:num_requests_waiting_by_reason": ("reason", {"capacity": gauges.waiting, "deferred": 0}),
@@ -162,11 +182,18 @@ def _cache_config(world: World) -> Labels:
 
 def _http(name: str, http: HttpCounts) -> Rows:
     if name == "http_requests_total":
-        return [("", {"handler": h, "method": m, "status": s}, n) for (h, m, s), n in http.requests.items()]
+        return [
+            ("", {"handler": h, "method": m, "status": s}, n)
+            for (h, m, s), n in http.requests.items()
+        ]
     if name == "http_request_duration_highr_seconds":
         return _histogram(http.fine, {})
     if name == "http_request_duration_seconds":
-        return [row for (h, m), one in http.coarse.items() for row in _histogram(one, {"handler": h, "method": m})]
+        return [
+            row
+            for (h, m), one in http.coarse.items()
+            for row in _histogram(one, {"handler": h, "method": m})
+        ]
     sizes = http.request_bytes if name == "http_request_size_bytes" else http.response_bytes
     return [
         (suffix, {"handler": handler}, value)
@@ -176,7 +203,9 @@ def _http(name: str, http: HttpCounts) -> Rows:
 
 
 def _histogram(histogram: Histogram, labels: Labels) -> Iterator[tuple[str, Labels, float]]:
-    for edge, total in zip(_edge_texts(tuple(histogram.edges)), accumulate(histogram.counts), strict=True):
+    for edge, total in zip(
+        _edge_texts(tuple(histogram.edges)), accumulate(histogram.counts), strict=True
+    ):
         yield "_bucket", {**labels, "le": edge}, total
     yield "_count", labels, histogram.count
     yield "_sum", labels, histogram.sum
@@ -196,8 +225,12 @@ def _family(family: Family, rows: Rows) -> Iterator[str]:
 
 def _created(family: Family, rows: Rows, born_s: float) -> Iterator[str]:
     """When each counter and histogram was born: one more sign of a restart."""
-    name = f"{family.name.removesuffix('_total') if family.kind == 'counter' else family.name}_created"
-    sets = dict.fromkeys(_labelled(labels) for suffix, labels, _ in rows if suffix in {"", "_count"})
+    name = (
+        f"{family.name.removesuffix('_total') if family.kind == 'counter' else family.name}_created"
+    )
+    sets = dict.fromkeys(
+        _labelled(labels) for suffix, labels, _ in rows if suffix in {"", "_count"}
+    )
     yield f"# HELP {name} {family.help}"
     yield f"# TYPE {name} gauge"
     for labels in sets:

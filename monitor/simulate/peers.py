@@ -1,4 +1,6 @@
-"""What the world needs of those that it brings together: cards, sources of events, and who takes many steps at once."""
+"""What the world needs of those that it brings together: cards, sources of events, and who takes
+many steps at once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class CardLike(Protocol):
 
 
 class Source(Protocol):
-    """Something that acts by itself: a scenario, background traffic. `advance` does what is due and moves `next_s` on."""
+    """Something that acts by itself: a scenario, background traffic. `advance` does what is due and
+    moves `next_s` on.
+    """
 
     def next_s(self) -> float: ...
 

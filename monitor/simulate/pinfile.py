@@ -1,6 +1,8 @@
-"""The pins that a history is judged by, beside it, in the format of `vllm-canary pins export`: what a file of samples cannot carry.
+"""The pins that a history is judged by, beside it, in the format of `vllm-canary pins export`: what
+a file of samples cannot carry.
 
-They are the five repeats that `vllm-canary pin` asks for by default, of a healthy idle server, just before the history begins.
+They are the five repeats that `vllm-canary pin` asks for by default, of a healthy idle server, just
+before the history begins.
 """
 
 from __future__ import annotations
@@ -21,16 +23,30 @@ REPEATS, LIFE = 5, timedelta(days=30)  # as `pin` has them
 REASON = "what the healthy simulated server says, before this history begins"
 
 
-def to_yaml(pinned: dict[str, Scores], target: str, fingerprint: str, made_at: datetime, seed: int) -> str:
+def to_yaml(
+    pinned: dict[str, Scores], target: str, fingerprint: str, made_at: datetime, seed: int
+) -> str:
     """One document with a pin for each probe, by name."""
     chance = random.Random(f"pins/{seed}")  # noqa: S311 - a story, not a secret; of its own, so that no sample moves
     pins = []
     for probe, scores in pinned.items():
-        pin: dict[str, Any] = {"target": target, "probe": probe, "revision": "simulated", "fingerprint": fingerprint, "reason": REASON}
-        pin |= {"author": "simulate", "created_at": made_at.isoformat(), "expires_at": (made_at + LIFE).isoformat()}
+        pin: dict[str, Any] = {
+            "target": target,
+            "probe": probe,
+            "revision": "simulated",
+            "fingerprint": fingerprint,
+            "reason": REASON,
+        }
+        pin |= {
+            "author": "simulate",
+            "created_at": made_at.isoformat(),
+            "expires_at": (made_at + LIFE).isoformat(),
+        }
         pin |= {"outputs": [_output(scores)], "prompt_tokens": scores.prompt_tokens}
         pins.append(pin | {"noise_nat": round(max(shift_nat(chance) for _ in range(REPEATS)), 5)})
-    return yaml.safe_dump({"version": VERSION, "pins": pins}, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(
+        {"version": VERSION, "pins": pins}, sort_keys=False, allow_unicode=True, width=120
+    )
 
 
 def _output(scores: Scores) -> dict[str, Any]:

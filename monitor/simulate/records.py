@@ -1,4 +1,6 @@
-"""What a daemon would store, as rows of CSV: the names are those of the samples and of the tables of readings."""
+"""What a daemon would store, as rows of CSV: the names are those of the samples and of the tables
+of readings.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from monitor.simulate.world import World
 
 Row = dict[str, Any]
 
-#: monitor.model.SAMPLE_FIELDS; a test compares the two. Written down, because the simulator imports nothing of the daemon.
+#: monitor.model.SAMPLE_FIELDS; a test compares the two. Written down, because the simulator imports
+#: nothing of the daemon.
 SAMPLE_FIELDS = (
     "id", "target", "probe", "class", "started_at", "phase", "outcome", "verdict", "stale", "fingerprint", "pin", "priority",
     "process_start", "idle_before_s", "connect_ms", "ttft_ms", "ttft_visible_ms", "e2e_ms", "decode_tok_s", "itl_p50_ms", "itl_p95_ms",
@@ -31,7 +34,13 @@ GPU_FIELDS = (
     "power_w_min", "power_w_median", "power_w_max", "util_min", "util_median", "util_max", "mem_temp_c", "margin_c", "mem_clock_mhz",
     "vram_used_mib", "power_limit_w", "event_reasons", "energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns",
 )  # fmt: skip
-READING_FIELDS = ("kind", "target", "at", *SERVER_FIELDS, *GPU_FIELDS)  # kind: server or gpu; what the other kind has stays empty
+READING_FIELDS = (
+    "kind",
+    "target",
+    "at",
+    *SERVER_FIELDS,
+    *GPU_FIELDS,
+)  # kind: server or gpu; what the other kind has stays empty
 
 
 def iso(unix_s: float) -> str:
@@ -47,7 +56,9 @@ def _hour(number: int) -> str:
 
 
 class Page(NamedTuple):
-    """One look at the metrics page. None: it does not show this. `state` as in the daemon's readings."""
+    """One look at the metrics page. None: it does not show this. `state` as in the daemon's
+    readings.
+    """
 
     state: str
     process_start_s: float | None = None
@@ -69,7 +80,8 @@ class Page(NamedTuple):
     accepted_tokens: float | None = None
 
 
-#: Name of a family on the page -> the fields that follow from it, for pages that hide or rename some.
+#: Name of a family on the page -> the fields that follow from it, for pages that hide or rename
+#: some.
 FAMILIES = {
     "vllm:num_requests_running": ("running",),
     "vllm:num_requests_waiting": ("waiting",),
@@ -94,7 +106,11 @@ def page_of(world: World) -> Page:
         return Page("http_error")
     if identity.metrics_delay_s > 1.0:  # a daemon gives a scrape up after one second
         return Page("timeout")
-    counters, gauges, drafts = engine.counters, world.gauges(), world.config.num_speculative_tokens > 0
+    counters, gauges, drafts = (
+        engine.counters,
+        world.gauges(),
+        world.config.num_speculative_tokens > 0,
+    )
     page = Page(  # by position: half as long, and there are five for each canary
         "ok",
         world.process_start_s if identity.api_servers == 1 else None,
@@ -125,10 +141,16 @@ Counts = tuple[float, int, int, int]  # Card.counts
 
 
 def sample_gpu(before: Sequence[Counts], cards: Sequence[Card], took_s: float) -> Row:
-    """The card's part of a sample, now that it is over: of the worst card, by throttling, then margin, then temperature."""
+    """The card's part of a sample, now that it is over: of the worst card, by throttling, then
+    margin, then temperature.
+    """
     if not cards:
         return {}
-    worst = max(range(len(cards)), key=lambda index: _badness(before[index], cards[index])) if len(cards) > 1 else 0
+    worst = (
+        max(range(len(cards)), key=lambda index: _badness(before[index], cards[index]))
+        if len(cards) > 1
+        else 0
+    )
     (energy_j, thermal_ns, power_ns, brake_ns), card = before[worst], cards[worst]
     energy_then_j, thermal_then_ns, power_then_ns, brake_then_ns = card.counts()
     return {

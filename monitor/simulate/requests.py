@@ -9,18 +9,24 @@ from typing import NamedTuple
 
 
 class Ending(NamedTuple):
-    """How long an answer will be, in tokens with the end-of-text token, and why it will end: `stop` or `length`."""
+    """How long an answer will be, in tokens with the end-of-text token, and why it will end: `stop`
+    or `length`.
+    """
 
     tokens: int
     reason: str
 
 
-@dataclass(slots=True)  # not frozen: a frozen one takes five times as long to make, and there is one for each request of a history
+@dataclass(
+    slots=True
+    # not frozen: a frozen one takes five times as long to make, and there is one for each request
+    # of a history
+)
 class EngineRequest:
     """One request as the engine sees it: it counts tokens and knows no text.
 
-    `ending` is asked once, when the first token is due, with the number of sequences in that step: a near tie may fall the other way
-    in a batch. It must not ask for more than `max_tokens`.
+    `ending` is asked once, when the first token is due, with the number of sequences in that step:
+    a near tie may fall the other way in a batch. It must not ask for more than `max_tokens`.
     """
 
     id: str
@@ -30,8 +36,11 @@ class EngineRequest:
     prefix: tuple[int, ...] = ()  # blocks.prefix_keys; empty: nothing of it can be shared
     priority: int = 0  # lower is earlier; without meaning under fcfs
     parameter_set: str = ""  # what the server compiles for at its first answer
-    skip_cache: bool = False  # a request for prompt_logprobs never looks into the prefix cache (seen on vLLM 0.32 CPU)
-    on_tokens: Callable[[Handle, int, float], None] | None = None  # (handle, how many new ones, when)
+    # a request for prompt_logprobs never looks into the prefix cache (seen on vLLM 0.32 CPU)
+    skip_cache: bool = False
+    on_tokens: Callable[[Handle, int, float], None] | None = (
+        None  # (handle, how many new ones, when)
+    )
     on_lost: Callable[[Handle, str], None] | None = None  # the engine died or was restarted
     on_end: Callable[[Handle], None] | None = None  # all tokens have come
 
@@ -48,7 +57,9 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """One request on its way. Times are the engine's, in seconds; None where it has not come so far."""
+    """One request on its way. Times are the engine's, in seconds; None where it has not come so
+    far.
+    """
 
     request: EngineRequest
     arrived_s: float

@@ -1,9 +1,10 @@
 """Many steps of the engine at once, where nothing but the context changes from one to the next.
 
-A rush takes over what decodes at the begin of a step and what waits, or begins with an idle engine. It goes from event to event: an answer
-ends, the request of another user comes, the time is up. Queue discipline, costs and counters are the engine's own, step for step; but
-equal steps are one, and requests are not entered in the scheduler's lists. What is not plain (a prompt too long for one step, a cache
-that may run full) is handed to the engine as it stands.
+A rush takes over what decodes at the begin of a step and what waits, or begins with an idle engine.
+It goes from event to event: an answer ends, the request of another user comes, the time is up.
+Queue discipline, costs and counters are the engine's own, step for step; but equal steps are one,
+and requests are not entered in the scheduler's lists. What is not plain (a prompt too long for one
+step, a cache that may run full) is handed to the engine as it stands.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from monitor.simulate.costs import fitting
 from monitor.simulate.peers import Background, Coming, Worker
 from monitor.simulate.requests import Handle, State
 
-Told = tuple[Handle, int, Sequence[int] | None]  # tokens of some steps, and how many at each; None: one
+Told = tuple[
+    Handle, int, Sequence[int] | None
+]  # tokens of some steps, and how many at each; None: one
 
 
 @dataclass(slots=True)
@@ -27,13 +30,17 @@ class Rush:
     world: Worker
     now_s: float
     active: list[Handle] = field(default_factory=list)  # those that decode
-    queue: list[Handle] = field(default_factory=list)  # those who have come since, or for whom there was no place
+    queue: list[Handle] = field(
+        default_factory=list
+    )  # those who have come since, or for whom there was no place
     senders: Background | None = None
     plain: bool = True  # False: the engine must have what is left
     _coming: Coming = field(default_factory=deque)  # those foreseen, later than all in the queue
     _limit_s: float = inf
     _context: int = 0
-    _heard: list[Handle] = field(default_factory=list)  # those of the active that somebody listens to
+    _heard: list[Handle] = field(
+        default_factory=list
+    )  # those of the active that somebody listens to
 
     def __post_init__(self) -> None:
         """What was taken over."""
@@ -41,7 +48,9 @@ class Rush:
         self._heard = [handle for handle in self.active if handle.request.on_tokens is not None]
 
     def run(self, limit_s: float) -> None:
-        """Until then, until something is not plain, or until somebody who listens has halted the world."""
+        """Until then, until something is not plain, or until somebody who listens has halted the
+        world.
+        """
         self._limit_s = limit_s
         self._foresee()
         places, goes_on = self.world.engine.config.max_num_seqs, True
@@ -86,7 +95,8 @@ class Rush:
         self._gather(self.now_s)
         self.world.engine.adopt(self.active, self.queue, self.now_s)
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- requests
+    # -----------------------------------------------------------------------------------------------------
 
     def _foresee(self) -> None:
         if self.senders is not None:
@@ -105,7 +115,10 @@ class Rush:
         engine, config = self.world.engine, self.world.engine.config
         self._gather(self.now_s)
         new: list[Handle] = []
-        prompts, budget = 0, config.max_num_batched_tokens - len(self.active) * (1 + config.num_speculative_tokens)
+        prompts, budget = (
+            0,
+            config.max_num_batched_tokens - len(self.active) * (1 + config.num_speculative_tokens),
+        )
         for handle in self.queue[: config.max_num_seqs - len(self.active)]:
             if handle.arrived_s > self.now_s or prompts + handle.request.prompt_tokens > budget:
                 break
@@ -128,21 +141,34 @@ class Rush:
             self._foresee()  # who has an answer may ask again at once
         self._heard = [handle for handle in active if handle.request.on_tokens is not None]
 
-    # -- steps --------------------------------------------------------------------------------------------------------
+    # -- steps
+    # --------------------------------------------------------------------------------------------------------
 
     def _lone(self) -> bool:
-        """A request that has the engine to itself from its first token to its last: two kinds of steps, then it is gone. False: not so."""
+        """A request that has the engine to itself from its first token to its last: two kinds of
+        steps, then it is gone. False: not so.
+        """
         engine, coming, now_s = self.world.engine, self._coming, self.now_s
         (_, request), config = coming[0], engine.config
-        prompt, one_step = request.prompt_tokens, request.prompt_tokens <= config.max_num_batched_tokens
-        if request.on_end is not None or config.num_speculative_tokens or not one_step or not engine.holds_one(request):
+        prompt, one_step = (
+            request.prompt_tokens,
+            request.prompt_tokens <= config.max_num_batched_tokens,
+        )
+        if (
+            request.on_end is not None
+            or config.num_speculative_tokens
+            or not one_step
+            or not engine.holds_one(request)
+        ):
             return False
         wanted = request.ending(1).tokens
         rates, longest_s = self.world.pace(now_s)
         prefill_s = prompt * rates.prompt_s
         first_s = max(rates.read_s, prefill_s) + rates.sequence_s + prompt * rates.context_s
         begun_s = now_s + first_s + rates.host_s
-        step_s = rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s  # the context grows evenly
+        step_s = (
+            rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s
+        )  # the context grows evenly
         end_s = begun_s + (wanted - 1) * (step_s + rates.host_s)
         due_s = coming[1][0] if len(coming) > 1 else inf
         if end_s > self._limit_s or end_s >= due_s or end_s > now_s + longest_s:
@@ -164,7 +190,9 @@ class Rush:
         return True
 
     def _prefill(self) -> bool:
-        """One step for those who have come, in which the others decode; False where it takes too long, or is not for us."""
+        """One step for those who have come, in which the others decode; False where it takes too
+        long, or is not for us.
+        """
         engine, now_s, active = self.world.engine, self.now_s, self.active
         new, prompts = self._admitted()
         if not self.plain:
@@ -173,7 +201,11 @@ class Rush:
         drafts = self._drafts(1) if speculates else ()
         rates = self.world.rates()
         prefill_s = prompts * rates.prompt_s
-        device_s = max(rates.read_s, prefill_s) + (sequences + sum(drafts)) * rates.sequence_s + (self._context + prompts) * rates.context_s
+        device_s = (
+            max(rates.read_s, prefill_s)
+            + (sequences + sum(drafts)) * rates.sequence_s
+            + (self._context + prompts) * rates.context_s
+        )
         device_s += speculates * rates.draft_s
         end_s = now_s + device_s + rates.host_s
         if end_s > self._limit_s:
@@ -193,7 +225,9 @@ class Rush:
         return True
 
     def _decode(self, due_s: float) -> bool:
-        """Steps until one ends, until the one after the next arrival, or as many as there is time for; False: not even one."""
+        """Steps until one ends, until the one after the next arrival, or as many as there is time
+        for; False: not even one.
+        """
         engine, active, now_s = self.world.engine, self.active, self.now_s
         sequences, drafted = len(active), engine.config.num_speculative_tokens
         most = min([handle.wanted - handle.generated for handle in active]) // (1 + drafted) or 1
@@ -205,7 +239,9 @@ class Rush:
             device_s += drafted * rates.draft_s + sum(drafts) * rates.sequence_s
             growth *= engine.config.tokens_per_draft
         step_s = device_s + rates.host_s
-        steps, end_s = fitting(most, step_s, growth, now_s, min(self._limit_s, now_s + max(longest_s, step_s * 1.5)))
+        steps, end_s = fitting(
+            most, step_s, growth, now_s, min(self._limit_s, now_s + max(longest_s, step_s * 1.5))
+        )
         if due_s < end_s:
             until_due, _ = fitting(most, step_s, growth, now_s, due_s)
             steps, end_s = fitting(until_due + 1, step_s, growth, now_s, inf)
@@ -214,17 +250,26 @@ class Rush:
         self.world.worked(now_s, end_s, device_s / step_s, 0.0)
         generated = engine.counters.generation_tokens
         told = self._decoded(steps, drafts, end_s)
-        engine.counters.iteration_tokens.observe((engine.counters.generation_tokens - generated) / steps, steps)
+        engine.counters.iteration_tokens.observe(
+            (engine.counters.generation_tokens - generated) / steps, steps
+        )
         self._tell(told)
         return True
 
     def _drafts(self, steps: int) -> list[int]:
-        """Drafted tokens of each that decodes, in each of so many steps; fewer where the answer ends."""
+        """Drafted tokens of each that decodes, in each of so many steps; fewer where the answer
+        ends.
+        """
         drafted = self.world.engine.config.num_speculative_tokens
-        return [drafted if steps > 1 else min(drafted, handle.wanted - handle.generated - 1) for handle in self.active]
+        return [
+            drafted if steps > 1 else min(drafted, handle.wanted - handle.generated - 1)
+            for handle in self.active
+        ]
 
     def _decoded(self, steps: int, drafts: Sequence[int], end_s: float) -> list[Told]:
-        """A token a step for each that decodes, and those of the drafted ones that are taken. Who must be told of how many."""
+        """A token a step for each that decodes, and those of the drafted ones that are taken. Who
+        must be told of how many.
+        """
         active, engine, each = self.active, self.world.engine, self.world.watched > 0
         told: list[Told] = []
         whole = 0
@@ -245,7 +290,9 @@ class Rush:
             told = [(handle, steps, None) for handle in self._heard]
         if active:
             engine.counters.generation_tokens += whole
-            engine.counters.inter_token_latency.observe((end_s - self.now_s) / steps, steps * len(active))
+            engine.counters.inter_token_latency.observe(
+                (end_s - self.now_s) / steps, steps * len(active)
+            )
             self._context += whole
         self.now_s = end_s
         return told

@@ -3,7 +3,8 @@
     about: the heat sink clogs over an hour
     raises: {kind: thermal, cause: heat}
     base: {traffic.rate_per_s: 0.5}   # how it is before anything goes wrong; names: World.settable
-    pace: heat                        # the time line goes as many times faster as heat does (thermal_speed)
+    pace: heat                        # the time line goes as many times faster as heat does
+    (thermal_speed)
     timeline:
       - at: 0s
         set: {batch.clients: 4}
@@ -33,12 +34,16 @@ LEAST_STEP_S, MOST_STEP_S = 0.25, 10.0
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 ONE_SHOT = ("restart", "batch.requests")  # acts, not states
 FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
-Check = Callable[[str, Any], None]  # of a name and a value: raises SettingError where it cannot be set so (World.check)
+Check = Callable[
+    [str, Any], None
+]  # of a name and a value: raises SettingError where it cannot be set so (World.check)
 
 
 @dataclass(frozen=True, slots=True)
 class Raises:
-    """The kind and the cause, of the closed lists in monitor/model, that a monitor must report; "" for a kind that has no cause."""
+    """The kind and the cause, of the closed lists in monitor/model, that a monitor must report; ""
+    for a kind that has no cause.
+    """
 
     kind: str
     cause: str
@@ -46,7 +51,9 @@ class Raises:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One setting that changes at `at_s` after the begin; with `over_s` it moves there evenly from what it is then."""
+    """One setting that changes at `at_s` after the begin; with `over_s` it moves there evenly from
+    what it is then.
+    """
 
     at_s: float
     name: str
@@ -56,7 +63,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story. `raises` None: a monitor must stay silent. `base`: how it is before the time line begins."""
+    """A story. `raises` None: a monitor must stay silent. `base`: how it is before the time line
+    begins.
+    """
 
     name: str
     about: str
@@ -79,29 +88,48 @@ class Scenario:
 def names() -> list[str]:
     """The scenarios that come with the simulator."""
     folder = resources.files("monitor.simulate").joinpath("scenarios")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".yaml")
+    )
 
 
 def load(name_or_file: str, settable: Collection[str], check: Check | None = None) -> Scenario:
-    """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time line may name,
-    `check`: with which values. Raises ScenarioError."""
+    """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time
+    line may name, `check`: with which values. Raises ScenarioError.
+    """
     if name_or_file in names():
         file = f"{name_or_file}.yaml"
-        text = resources.files("monitor.simulate").joinpath(f"scenarios/{file}").read_text(encoding="utf-8")
+        text = (
+            resources.files("monitor.simulate")
+            .joinpath(f"scenarios/{file}")
+            .read_text(encoding="utf-8")
+        )
         return parse(text, file, name_or_file, settable, check)
     path = Path(name_or_file)
     if path.suffix not in {".yaml", ".yml"} and "/" not in name_or_file:
         close = difflib.get_close_matches(name_or_file, names(), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it is one of: {', '.join(names())}, or a .yaml file"
+        hint = (
+            f"did you mean {close[0]}?"
+            if close
+            else f"it is one of: {', '.join(names())}, or a .yaml file"
+        )
         raise ScenarioError(f"there is no scenario {name_or_file!r}; {hint}")
     try:
         return parse(path.read_text(encoding="utf-8"), name_or_file, path.stem, settable, check)
     except (OSError, UnicodeDecodeError) as error:
-        told = error.strerror if isinstance(error, OSError) and error.strerror else "it is not text in UTF-8"
+        told = (
+            error.strerror
+            if isinstance(error, OSError) and error.strerror
+            else "it is not text in UTF-8"
+        )
         raise problem(name_or_file, None, f"cannot be read: {told}") from None
 
 
-def parse(text: str, file: str, name: str, settable: Collection[str], check: Check | None = None) -> Scenario:
+def parse(
+    text: str, file: str, name: str, settable: Collection[str], check: Check | None = None
+) -> Scenario:
     """A scenario from its text. Raises ScenarioError with file and line."""
     whole = read_yaml(text, file)
     block = whole.block(file, "a scenario")
@@ -110,18 +138,31 @@ def parse(text: str, file: str, name: str, settable: Collection[str], check: Che
         raise problem(file, whole.line, "about is missing: one sentence that tells the story")
     entries = block["timeline"].data if "timeline" in block else []
     if not isinstance(entries, list):
-        raise problem(file, block["timeline"].line, "timeline must be a list of entries with `at` and `set` or `ramp`")
+        raise problem(
+            file,
+            block["timeline"].line,
+            "timeline must be a list of entries with `at` and `set` or `ramp`",
+        )
     allowed = _Allowed(file, settable, check)
     events = [event for entry in entries for event in _events(entry, file, allowed)]
     ordered = tuple(sorted(events, key=lambda event: event.at_s))
     base = allowed.changes(block["base"], "set") if "base" in block else {}
     raises = _raises(block.get("raises"), file)
-    return Scenario(name, block["about"].text(file, "about"), raises, base, ordered, _is_paced(block.get("pace"), file))
+    return Scenario(
+        name,
+        block["about"].text(file, "about"),
+        raises,
+        base,
+        ordered,
+        _is_paced(block.get("pace"), file),
+    )
 
 
 def _is_paced(value: Value | None, file: str) -> bool:
     if value is not None and value.data != "heat":
-        raise problem(file, value.line, f"pace is {value.plain()!r}; it can be heat, or be left out")
+        raise problem(
+            file, value.line, f"pace is {value.plain()!r}; it can be heat, or be left out"
+        )
     return value is not None
 
 
@@ -154,11 +195,16 @@ def _events(entry: Value, file: str, allowed: _Allowed) -> list[Event]:
     if ("set" in block) == ("ramp" in block):
         raise problem(file, entry.line, "an entry has either `set` or `ramp`")
     if ("over" in block) != ("ramp" in block):
-        raise problem(file, entry.line, "`ramp` and `over` belong together: ramp to what, over how long")
+        raise problem(
+            file, entry.line, "`ramp` and `over` belong together: ramp to what, over how long"
+        )
     at_s = block["at"].seconds(file, "at")
     over_s = block["over"].seconds(file, "over") if "over" in block else 0.0
     what = "ramp" if "ramp" in block else "set"
-    return [Event(at_s, name, value, over_s) for name, value in allowed.changes(block[what], what).items()]
+    return [
+        Event(at_s, name, value, over_s)
+        for name, value in allowed.changes(block[what], what).items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +225,22 @@ class _Allowed:
     def _must_fit(self, name: str, value: Value, what: str) -> None:
         if name not in self.settable:
             close = difflib.get_close_matches(name, list(self.settable), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(self.settable))}"
+            hint = (
+                f"did you mean {close[0]}?"
+                if close
+                else f"known: {', '.join(sorted(self.settable))}"
+            )
             raise problem(self.file, value.line, f"{name} is nothing that can be set; {hint}")
         plain = value.plain()
         if what == "ramp" and (isinstance(plain, bool) or not isinstance(plain, (int, float))):
-            raise problem(self.file, value.line, f"{name} is {plain!r}; only a number can be a ramp's end")
+            raise problem(
+                self.file, value.line, f"{name} is {plain!r}; only a number can be a ramp's end"
+            )
         try:
             if self.check is not None:
-                self.check(name, float(plain) if what == "ramp" else plain)  # on its way it takes every value between
+                self.check(
+                    name, float(plain) if what == "ramp" else plain
+                )  # on its way it takes every value between
         except SettingError as error:
             raise problem(self.file, value.line, str(error)) from None
 
@@ -211,7 +265,9 @@ class Stage(Protocol):
 
 @dataclass(slots=True)
 class Play:
-    """A scenario on its way; one of the world's sources. `base` holds at once, the time line begins at `begin_s` of the stage's time."""
+    """A scenario on its way; one of the world's sources. `base` holds at once, the time line begins
+    at `begin_s` of the stage's time.
+    """
 
     scenario: Scenario
     stage: Stage
@@ -230,7 +286,9 @@ class Play:
     def next_s(self) -> float:
         """When something changes next; infinite when the story is told."""
         if self._next_s is None:
-            coming = [self._at_s(event) for event in self.scenario.events[self._done : self._done + 1]]
+            coming = [
+                self._at_s(event) for event in self.scenario.events[self._done : self._done + 1]
+            ]
             self._next_s = min([*coming, *(ramp.next_s for ramp in self._ramps)], default=inf)
         return self._next_s
 
@@ -250,10 +308,17 @@ class Play:
         self._ramps = [ramp for ramp in self._ramps if now_s < ramp.end_s]
 
     def take_back(self) -> None:
-        """Everything that was changed is again as it was; a process that was started or ended is not."""
+        """Everything that was changed is again as it was; a process that was started or ended is
+        not.
+        """
         for name, value in self._before.items():
             self.stage.set(name, value)
-        self._before, self._ramps, self._done, self._next_s = {}, [], len(self.scenario.events), None
+        self._before, self._ramps, self._done, self._next_s = (
+            {},
+            [],
+            len(self.scenario.events),
+            None,
+        )
 
     def _at_s(self, event: Event) -> float:
         return self.begin_s + event.at_s / self.speed
@@ -266,10 +331,15 @@ class Play:
     def _ramp(self, event: Event) -> _Ramp:
         start = self.stage.get(event.name)
         if start is None or isinstance(start, bool) or not isinstance(start, (int, float)):
-            raise ScenarioError(f"{self.scenario.name}: {event.name} is {start!r} now, so nothing can be ramped from there; set it first")
+            raise ScenarioError(
+                f"{self.scenario.name}: {event.name} is {start!r} now, so nothing can be "
+                "ramped from there; set it first"
+            )
         begin_s, over_s = self._at_s(event), event.over_s / self.speed
         step_s = min(MOST_STEP_S, max(LEAST_STEP_S, over_s / RAMP_STEPS))
-        return _Ramp(event.name, float(start), float(event.value), begin_s, begin_s + over_s, step_s)
+        return _Ramp(
+            event.name, float(start), float(event.value), begin_s, begin_s + over_s, step_s
+        )
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """Which request gets how many tokens in a step, as vLLM's v1/core/sched/scheduler.py decides it.
 
-Running requests first, then waiting ones, under one budget of tokens; a long prompt is cut into pieces (chunked prefill); where the cache
-is full the youngest (or least urgent) running request is thrown out and starts again.
+Running requests first, then waiting ones, under one budget of tokens; a long prompt is cut into
+pieces (chunked prefill); where the cache is full the youngest (or least urgent) running request is
+thrown out and starts again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from monitor.simulate.requests import Handle, State
 
 
 class Part(NamedTuple):  # a tuple, as there is one for each request in each step
-    """What one request gets in one step. `brings`: its last known token is computed, so that a new one comes."""
+    """What one request gets in one step. `brings`: its last known token is computed, so that a new
+    one comes.
+    """
 
     handle: Handle
     tokens: int
@@ -37,7 +40,9 @@ class Scheduler:
     waiting: list[Handle] = field(default_factory=list)
 
     def enqueue(self, handle: Handle, again: bool = False) -> None:
-        """A request that was thrown out goes to the front; under the priority policy everyone has a place."""
+        """A request that was thrown out goes to the front; under the priority policy everyone has a
+        place.
+        """
         handle.state = State.WAITING
         if self.config.scheduling_policy == "priority":
             insort(self.waiting, handle, key=lambda other: other.rank)
@@ -50,7 +55,9 @@ class Scheduler:
         """The parts of the next step; empty when there is nothing to do."""
         thrown_out = self.counters.num_preemptions
         parts, budget = self._continue()
-        if self.counters.num_preemptions == thrown_out:  # else the cache is full: nobody new is let in
+        if (
+            self.counters.num_preemptions == thrown_out
+        ):  # else the cache is full: nobody new is let in
             self._admit(parts, budget, now_s)
         return parts
 
@@ -75,7 +82,8 @@ class Scheduler:
         """Blocks that hold so many tokens."""
         return -(-tokens // self.config.block_size)
 
-    # -- running requests ---------------------------------------------------------------------------------------------
+    # -- running requests
+    # ---------------------------------------------------------------------------------------------
 
     def _continue(self) -> tuple[list[Part], int]:
         """What running requests get, and the budget that is left."""
@@ -84,22 +92,32 @@ class Scheduler:
         while index < len(self.running) and budget > 0:
             handle = self.running[index]
             part = self._part(handle, budget)
-            while handle.state is State.RUNNING and not self._allocate(handle, handle.computed + part.tokens + part.drafted):
+            while handle.state is State.RUNNING and not self._allocate(
+                handle, handle.computed + part.tokens + part.drafted
+            ):
                 victim = self._throw_out()
                 undone = [p for p in parts if p.handle is victim]
                 parts = [p for p in parts if p.handle is not victim]
                 budget += sum(p.tokens + p.drafted for p in undone)
                 index -= len(undone)
             if handle.state is not State.RUNNING:
-                continue  # it was thrown out itself, being the least urgent; those behind it still get their part
+                # it was thrown out itself, being the least urgent; those behind it still get their
+                # part
+                continue
             parts.append(part)
             budget -= part.tokens + part.drafted
             index += 1
         return parts, budget
 
     def _throw_out(self) -> Handle:
-        """The youngest, or under the priority policy the least urgent; all of it must be computed again."""
-        victim = max(self.running, key=lambda h: h.rank) if self.config.scheduling_policy == "priority" else self.running[-1]
+        """The youngest, or under the priority policy the least urgent; all of it must be computed
+        again.
+        """
+        victim = (
+            max(self.running, key=lambda h: h.rank)
+            if self.config.scheduling_policy == "priority"
+            else self.running[-1]
+        )
         self.remove(victim)
         victim.computed = 0
         victim.preemptions += 1
@@ -113,10 +131,18 @@ class Scheduler:
         decodes = rest == 1 and handle.generated > 0
         drafted = 0
         if decodes and handle.ending is not None:
-            drafted = max(0, min(self.config.num_speculative_tokens, handle.ending.tokens - handle.generated - 1, budget - 1))
+            drafted = max(
+                0,
+                min(
+                    self.config.num_speculative_tokens,
+                    handle.ending.tokens - handle.generated - 1,
+                    budget - 1,
+                ),
+            )
         return Part(handle, tokens, drafted, brings=tokens == rest, decodes=decodes)
 
-    # -- waiting requests ---------------------------------------------------------------------------------------------
+    # -- waiting requests
+    # ---------------------------------------------------------------------------------------------
 
     def _admit(self, parts: list[Part], budget: int, now_s: float) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
@@ -154,7 +180,8 @@ class Scheduler:
         if self.config.enable_prefix_caching and not handle.request.skip_cache:
             self.counters.looked_up(handle)
 
-    # -- the cache ----------------------------------------------------------------------------------------------------
+    # -- the cache
+    # ----------------------------------------------------------------------------------------------------
 
     def _allocate(self, handle: Handle, tokens: int) -> bool:
         lacking = self.blocks_for(tokens) - len(handle.held) - handle.private

@@ -1,6 +1,7 @@
 """A simulated vLLM server in real time: the world behind vLLM 0.32's HTTP API.
 
-One timer sleeps until the world's next event, so an idle server does nothing at all. `/-/control` is the only route a real server has not.
+One timer sleeps until the world's next event, so an idle server does nothing at all. `/-/control`
+is the only route a real server has not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from functools import partial
 from typing import Any, Self
 
 from monitor.simulate.answers import VOCABULARY, LanguageModel
-from monitor.simulate.asks import ApiError, Ask, api_error, bad, check_model, prompt_ids, read_ask, read_json
+from monitor.simulate.asks import (
+    ApiError,
+    Ask,
+    api_error,
+    bad,
+    check_model,
+    prompt_ids,
+    read_ask,
+    read_json,
+)
 from monitor.simulate.blocks import prefix_keys
 from monitor.simulate.bodies import Frame
 from monitor.simulate.completion import Completion, engine_dead
@@ -26,8 +36,14 @@ from monitor.simulate.wire import Exchange
 from monitor.simulate.world import World
 
 Json = dict[str, Any]
-BEHIND_S = 1.0  # further behind than this the world's clock is put back: this machine is too slow for what is asked of it
-LOCKED = ("/v1", "/v2", "/inference")  # paths that the API key guards (entrypoints/serve/middleware/authenticate.py)
+# further behind than this the world's clock is put back: this machine is too slow for what is asked
+# of it
+BEHIND_S = 1.0
+LOCKED = (
+    "/v1",
+    "/v2",
+    "/inference",
+)  # paths that the API key guards (entrypoints/serve/middleware/authenticate.py)
 CONTROL = "/-/control"
 ROUTES: Mapping[str, tuple[str, ...]] = {
     "/health": ("GET",), "/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",), "/metrics": ("GET",),
@@ -37,7 +53,9 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
 
 
 class SimulatedServer:
-    """One server on one port: `async with SimulatedServer(World()) as server: server.url; server.world`."""
+    """One server on one port: `async with SimulatedServer(World()) as server: server.url;
+    server.world`.
+    """
 
     def __init__(self, world: World, host: str = "127.0.0.1", port: int = 0) -> None:
         self.world = world
@@ -77,7 +95,8 @@ class SimulatedServer:
             self._timer.cancel()
         await self.listener.stop()
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time
+    # ---------------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
         """Let happen what is due by now."""
@@ -111,7 +130,8 @@ class SimulatedServer:
         self._life, self._http = self.world.engine.counters, HttpCounts()
         self.listener.cut(keep=lambda connection: connection.asks_for == CONTROL)
 
-    # -- HTTP ---------------------------------------------------------------------------------------------------------
+    # -- HTTP
+    # ---------------------------------------------------------------------------------------------------------
 
     def _handle(self, exchange: Exchange) -> None:
         self.catch_up()
@@ -129,12 +149,23 @@ class SimulatedServer:
         request = exchange.request
         if exchange.status and not request.path.startswith("/-/"):
             took_s = self._loop.time() - began_s
-            http.note(request.path, request.method, exchange.status, len(request.body), exchange.sent, took_s)
+            http.note(
+                request.path,
+                request.method,
+                exchange.status,
+                len(request.body),
+                exchange.sent,
+                took_s,
+            )
 
     def _route(self, exchange: Exchange) -> None:
         request, world = exchange.request, self.world
         key = world.identity.api_key
-        if key and request.path.startswith(LOCKED) and request.headers.get("authorization") != f"Bearer {key}":
+        if (
+            key
+            and request.path.startswith(LOCKED)
+            and request.headers.get("authorization") != f"Bearer {key}"
+        ):
             raise ApiError(401, {"error": "Unauthorized"})
         path = "/metrics" if request.path == "/metrics/" else request.path
         if path not in ROUTES:
@@ -147,7 +178,9 @@ class SimulatedServer:
             case "/version":
                 exchange.reply({"version": world.identity.version})
             case "/load":
-                exchange.reply({"server_load": 0})  # it counts only with --enable-server-load-tracking
+                exchange.reply(
+                    {"server_load": 0}
+                )  # it counts only with --enable-server-load-tracking
             case "/v1/models":
                 exchange.reply({"object": "list", "data": [self._card()]})
             case "/metrics":
@@ -173,13 +206,26 @@ class SimulatedServer:
             "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
             "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
         }  # fmt: skip
-        card: Json = {"id": identity.served_name, "object": "model", "created": now, "owned_by": "vllm", "root": identity.root}
-        return card | {"parent": None, "max_model_len": identity.max_model_len, "permission": [permission]}
+        card: Json = {
+            "id": identity.served_name,
+            "object": "model",
+            "created": now,
+            "owned_by": "vllm",
+            "root": identity.root,
+        }
+        return card | {
+            "parent": None,
+            "max_model_len": identity.max_model_len,
+            "permission": [permission],
+        }
 
     def _metrics(self, exchange: Exchange) -> None:
         identity = self.world.identity
         if identity.metrics_status != 200:
-            raise ApiError(identity.metrics_status, {"detail": "Not Found" if identity.metrics_status == 404 else "Error"})
+            raise ApiError(
+                identity.metrics_status,
+                {"detail": "Not Found" if identity.metrics_status == 404 else "Error"},
+            )
         if identity.metrics_delay_s > 0:
             self._loop.call_later(identity.metrics_delay_s, self._reply_metrics, exchange)
         else:
@@ -194,7 +240,12 @@ class SimulatedServer:
         check_model(body, identity)
         ids = prompt_ids(body, identity, self.world.answers)
         strings = [VOCABULARY.text(i) for i in ids] if body.get("return_token_strs") else None
-        return {"count": len(ids), "max_model_len": identity.max_model_len, "tokens": list(ids), "token_strs": strings}
+        return {
+            "count": len(ids),
+            "max_model_len": identity.max_model_len,
+            "tokens": list(ids),
+            "token_strs": strings,
+        }
 
     def _detokenize(self, body: Json) -> Json:
         check_model(body, self.world.identity)
@@ -209,7 +260,8 @@ class SimulatedServer:
             self.catch_up()
         exchange.reply(state(self.world))
 
-    # -- completions --------------------------------------------------------------------------------------------------
+    # -- completions
+    # --------------------------------------------------------------------------------------------------
 
     def _complete(self, exchange: Exchange, chat: bool) -> None:
         world, body, headers = self.world, self._body(exchange), exchange.request.headers
@@ -223,7 +275,9 @@ class SimulatedServer:
         except ValueError as error:
             raise bad(str(error)) from None
         if handle is None:
-            raise api_error(503, "Service Unavailable", "The engine is currently busy. Please retry later.")
+            raise api_error(
+                503, "Service Unavailable", "The engine is currently busy. Please retry later."
+            )
         exchange.on_gone = partial(world.cancel, handle)
         if ask.stream:
             exchange.begin_stream()

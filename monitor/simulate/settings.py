@@ -11,7 +11,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from monitor.errors import USAGE, Told
 
-# Values with their limits; the types that settings are declared with. Limits at both ends keep arithmetic finite.
+# Values with their limits; the types that settings are declared with. Limits at both ends keep
+# arithmetic finite.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**6)]
 Positive = Annotated[float, Field(gt=0, le=1e12)]
@@ -21,7 +22,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Celsius = Annotated[float, Field(ge=-60, le=120)]  # of the air that goes into a card
 Factor = Annotated[float, Field(gt=0, le=1000)]
 PerSecond = Annotated[float, Field(ge=0, le=1000)]  # of requests, each of which is played
-Crowded = Annotated[int, Field(ge=0, le=2000)]  # clients or requests that come at once; work grows with the square of it
+Crowded = Annotated[
+    int, Field(ge=0, le=2000)
+]  # clients or requests that come at once; work grows with the square of it
 HttpStatus = Annotated[int, Field(ge=100, le=599)]
 
 
@@ -32,7 +35,9 @@ class SettingError(Told):
 
 
 def settable(thing: object) -> Mapping[str, TypeAdapter[Any]]:
-    """The fields of a dataclass, or of its class, that anybody may set, each with what checks a value. Private ones are its own."""
+    """The fields of a dataclass, or of its class, that anybody may set, each with what checks a
+    value. Private ones are its own.
+    """
     return _settable(thing if isinstance(thing, type) else type(thing))
 
 
@@ -61,7 +66,9 @@ def checked(thing: object, name: str, value: Any, shown: str) -> Any:
         return settable(thing)[name].validate_python(value, strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]["msg"]
-        raise SettingError(f"{shown} cannot be {value!r}: {problem[0].lower()}{problem[1:]}") from None
+        raise SettingError(
+            f"{shown} cannot be {value!r}: {problem[0].lower()}{problem[1:]}"
+        ) from None
 
 
 def shown(thing: object) -> dict[str, Any]:

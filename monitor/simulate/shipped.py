@@ -1,4 +1,6 @@
-"""The probes that come with the product, as the export runs them. Only what virtual time needs is read; the daemon checks these files."""
+"""The probes that come with the product, as the export runs them. Only what virtual time needs is
+read; the daemon checks these files.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,25 @@ import yaml
 from monitor.simulate.answers import VOCABULARY, LanguageModel, Prompt, Wish, chat_ids, prompt_of
 from monitor.simulate.identity import Identity
 
-MAX_WAIT_S: Mapping[str, float] = {"chat": 2.0, "batch": 10.0}  # by class, as a configuration without classes has it
+MAX_WAIT_S: Mapping[str, float] = {
+    "chat": 2.0,
+    "batch": 10.0,
+}  # by class, as a configuration without classes has it
 DAY_S = 86_400.0
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_PADDING = tuple(VOCABULARY.encode("The canary sings the same song every minute and somebody listens whether it still sounds the same."))
+_PADDING = tuple(
+    VOCABULARY.encode(
+        "The canary sings the same song every minute and somebody listens whether it still "
+        "sounds the same."
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedProbe:
-    """One canary. Durations in seconds; `max_wait_s` None: it waits as long as it takes, in a lane of its own."""
+    """One canary. Durations in seconds; `max_wait_s` None: it waits as long as it takes, in a lane
+    of its own.
+    """
 
     name: str
     traffic_class: str
@@ -31,17 +43,23 @@ class ShippedProbe:
     max_wait_s: float | None
     parameter_set: str
     contains: tuple[str, ...]
-    context_tokens: tuple[float, int] | None  # share of the context that the prompt fills, and the most tokens
+    context_tokens: (
+        tuple[float, int] | None
+    )  # share of the context that the prompt fills, and the most tokens
     twice: bool  # sent again at once with the same salt
     logprobs: int = 0  # it asks for so many at each place; such a probe can be pinned
 
     def prompt(self, identity: Identity, variant: str) -> Prompt:
-        """What the server reads: the messages through its template, lengthened where the probe fills the context."""
+        """What the server reads: the messages through its template, lengthened where the probe
+        fills the context.
+        """
         prompt = prompt_of(chat_ids(self.messages, identity.template, variant))
         if self.context_tokens is None:
             return prompt
         share, most = self.context_tokens
-        wanted = min(int(share * identity.max_model_len), most, identity.max_model_len - self.wish.max_tokens)
+        wanted = min(
+            int(share * identity.max_model_len), most, identity.max_model_len - self.wish.max_tokens
+        )
         lacking = max(0, wanted - len(prompt.ids))
         padding = (_PADDING * (lacking // len(_PADDING) + 1))[:lacking]
         return Prompt((*prompt.ids[:2], *padding, *prompt.ids[2:]), prompt.question, prompt.given)
@@ -69,7 +87,11 @@ def _probe(path: Path) -> ShippedProbe | None:
     sampling = values.get("sampling", {})
     traffic_class = str(values["class"])
     wait = values.get("max_wait", MAX_WAIT_S.get(traffic_class, 2.0))
-    wish = Wish(int(values["max_tokens"]), int(sampling.get("min_tokens", 0)), bool(sampling.get("ignore_eos", False)))
+    wish = Wish(
+        int(values["max_tokens"]),
+        int(sampling.get("min_tokens", 0)),
+        bool(sampling.get("ignore_eos", False)),
+    )
     messages = tuple(values["messages"])
     wanted = [str(e["contains"]) for e in values.get("expect", ()) if "contains" in e]
     return ShippedProbe(
@@ -81,14 +103,20 @@ def _probe(path: Path) -> ShippedProbe | None:
         max_wait_s=None if wait == "none" else _seconds(wait),
         parameter_set=f"chat/{'logprobs' if sampling.get('logprobs') else 'plain'}/free/n1",
         contains=_kept(messages, wish, wanted),
-        context_tokens=(float(values["context_share"]), int(values.get("context_at_most", 4000))) if "context_share" in values else None,
+        context_tokens=(float(values["context_share"]), int(values.get("context_at_most", 4000)))
+        if "context_share" in values
+        else None,
         twice=bool(values.get("same_salt_twice", False)),
         logprobs=int(sampling.get("logprobs", 0)),
     )
 
 
-def _kept(messages: tuple[Mapping[str, str], ...], wish: Wish, wanted: list[str]) -> tuple[str, ...]:
-    said = "".join(LanguageModel().speak(prompt_of(chat_ids(messages, "plain", "healthy")), wish, 1).texts)
+def _kept(
+    messages: tuple[Mapping[str, str], ...], wish: Wish, wanted: list[str]
+) -> tuple[str, ...]:
+    said = "".join(
+        LanguageModel().speak(prompt_of(chat_ids(messages, "plain", "healthy")), wish, 1).texts
+    )
     return tuple(wanted) if all(part in said for part in wanted) else ()
 
 

@@ -1,4 +1,6 @@
-"""The engine's steps as values: the one that runs, one that has ended, and what the metrics page shows between them."""
+"""The engine's steps as values: the one that runs, one that has ended, and what the metrics page
+shows between them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class StepResult(NamedTuple):
 
 
 class Gauges(NamedTuple):
-    """What the metrics page shows: as of the end of the last step, as in vLLM, so a frozen engine shows old figures."""
+    """What the metrics page shows: as of the end of the last step, as in vLLM, so a frozen engine
+    shows old figures.
+    """
 
     running: int = 0
     waiting: int = 0

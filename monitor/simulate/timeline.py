@@ -1,4 +1,6 @@
-"""A YAML file with the line of every value, for files of which a person must be told where they are wrong."""
+"""A YAML file with the line of every value, for files of which a person must be told where they are
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class ScenarioError(Told):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of the file and the line where it begins. `data` of a block maps keys to Values, of a list holds Values."""
+    """A value of the file and the line where it begins. `data` of a block maps keys to Values, of a
+    list holds Values.
+    """
 
     line: int
     data: Any
@@ -77,7 +81,11 @@ def _value(node: yaml.Node, file: str) -> Value:
         block: dict[str, Value] = {}
         for key, value in node.value:
             if str(key.value) in block:
-                raise problem(file, key.start_mark.line + 1, f"{key.value} stands here a second time; keep one of them")
+                raise problem(
+                    file,
+                    key.start_mark.line + 1,
+                    f"{key.value} stands here a second time; keep one of them",
+                )
             block[str(key.value)] = Value(key.start_mark.line + 1, _value(value, file).data)
         return Value(line, block)
     if isinstance(node, yaml.SequenceNode):

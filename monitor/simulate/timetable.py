@@ -1,5 +1,7 @@
-"""The daemon's timetable in virtual time: all probes of a lane due together run back to back in rotated order, uncapped ones in a lane
-of their own half an interval later; readings of the server every 15 s."""
+"""The daemon's timetable in virtual time: all probes of a lane due together run back to back in
+rotated order, uncapped ones in a lane of their own half an interval later; readings of the server
+every 15 s.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ Task = Generator[float, None, Any]  # yields until when it waits
 
 @dataclass
 class Timetable:
-    """Tasks in virtual time. A task yields until when it waits; one whose request is over goes on at once."""
+    """Tasks in virtual time. A task yields until when it waits; one whose request is over goes on
+    at once.
+    """
 
     world: LeapingWorld
     visitor: Visitor
-    pages: list[tuple[float, Page]] = field(default_factory=list)  # unix time and what the metrics page said then
+    pages: list[tuple[float, Page]] = field(
+        default_factory=list
+    )  # unix time and what the metrics page said then
     _lanes: list[Task] = field(default_factory=list)
     _heap: list[tuple[float, int, Task]] = field(default_factory=list)
     _numbers: Any = field(default_factory=count)
@@ -34,7 +40,9 @@ class Timetable:
         """Both lanes, and the readings."""
         shortest_s = min(probe.every_s for probe in probes)
         for capped, first_s in ((True, FIRST_S), (False, FIRST_S + shortest_s / 2)):
-            lane = self._lane([probe for probe in probes if (probe.max_wait_s is not None) is capped], first_s)
+            lane = self._lane(
+                [probe for probe in probes if (probe.max_wait_s is not None) is capped], first_s
+            )
             self._lanes.append(lane)
             self._begin(lane, first_s)
         self._begin(self._readings(), FIRST_S)
@@ -55,7 +63,9 @@ class Timetable:
         heappush(self._heap, (at_s, next(self._numbers), task))
 
     def _wake_lanes(self) -> None:
-        """Only lanes have requests out. One that is woken for the other's sake looks a little early."""
+        """Only lanes have requests out. One that is woken for the other's sake looks a little
+        early.
+        """
         waiting = [entry for entry in self._heap if any(entry[2] is lane for lane in self._lanes)]
         self._heap = sorted(entry for entry in self._heap if entry not in waiting)
         for _, _, task in sorted(waiting):
@@ -77,7 +87,9 @@ class Timetable:
             start = turn % len(probes)
             for probe in [*probes[start:], *probes[:start]]:
                 if due[probe.name] <= world.now_s:
-                    due[probe.name] += probe.every_s * (1 + (world.now_s - due[probe.name]) // probe.every_s)
+                    due[probe.name] += probe.every_s * (
+                        1 + (world.now_s - due[probe.name]) // probe.every_s
+                    )
                     yield from self.visitor.visit(probe)
 
     def _readings(self) -> Task:

@@ -1,7 +1,9 @@
-"""What others ask of the server meanwhile: requests with the arrival shape and the lengths of a real service, at any mean rate, seeded.
+"""What others ask of the server meanwhile: requests with the arrival shape and the lengths of a
+real service, at any mean rate, seeded.
 
-The extract in data/ is a stretch of the Azure LLM inference trace (its licence and what was altered stand in the file). Gaps between
-requests are as uneven as those of a Poisson process, on swells of several minutes, and lengths have the long tail of real conversations.
+The extract in data/ is a stretch of the Azure LLM inference trace (its licence and what was altered
+stand in the file). Gaps between requests are as uneven as those of a Poisson process, on swells of
+several minutes, and lengths have the long tail of real conversations.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Arrival(NamedTuple):
 
 
 class TraceRow(NamedTuple):
-    """One request of the extract: its gap to the one before against the mean gap, and its lengths."""
+    """One request of the extract: its gap to the one before against the mean gap, and its
+    lengths.
+    """
 
     gap: float
     prompt_tokens: int
@@ -46,7 +50,11 @@ class TraceRow(NamedTuple):
 @cache
 def trace() -> tuple[TraceRow, ...]:
     """The extract, with gaps whose mean is 1."""
-    text = resources.files("monitor.simulate").joinpath("data/azure-conv-extract.csv").read_text(encoding="utf-8")
+    text = (
+        resources.files("monitor.simulate")
+        .joinpath("data/azure-conv-extract.csv")
+        .read_text(encoding="utf-8")
+    )
     lines = (line for line in text.splitlines() if not line.startswith("#"))
     rows = [tuple(map(int, line.split(","))) for line in islice(lines, 1, None)]
     mean_ms = sum(row[0] for row in rows) / len(rows)
@@ -60,8 +68,12 @@ class TrafficSettings:
     rate_per_s: PerSecond = 0.0
     prompt_factor: Factor = 1.0  # 2: prompts twice as long
     output_factor: Factor = 1.0
-    daily_swing: Share = 0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
-    shared_tokens: NotNegative = 0.0  # so many first tokens are the same in every prompt: a system prompt
+    daily_swing: Share = (
+        0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
+    )
+    shared_tokens: NotNegative = (
+        0.0  # so many first tokens are the same in every prompt: a system prompt
+    )
 
 
 @dataclass(slots=True)
@@ -94,18 +106,24 @@ class Traffic:
         self._put_in_force()
 
     def next_s(self) -> float:
-        """When it wants to be asked again: for the next request, or because the rate moves; infinite without traffic."""
+        """When it wants to be asked again: for the next request, or because the rate moves;
+        infinite without traffic.
+        """
         if not self._is_in_force():
             self._put_in_force()
         if self._wants_s is None:
             rate = self._rate_now()
-            self._wants_s = min(self.now_s + self._gap / rate, self._minute_s + 60.0) if rate > 0 else inf
+            self._wants_s = (
+                min(self.now_s + self._gap / rate, self._minute_s + 60.0) if rate > 0 else inf
+            )
         return self._wants_s
 
     def advance(self, to_s: float) -> list[Arrival]:
         """The requests up to a moment, in order."""
         arrivals: list[Arrival] = []
-        while (next_s := self.next_s()) <= to_s:  # of the next request or of the minute, from which on the rate is another
+        while (
+            next_s := self.next_s()
+        ) <= to_s:  # of the next request or of the minute, from which on the rate is another
             if next_s >= self._minute_s + 60.0:
                 self._gap -= (next_s - self.now_s) * self._rate
                 self.now_s = next_s
@@ -121,7 +139,10 @@ class Traffic:
 
     def _arrival(self) -> Arrival:
         row, settings = self._row, self.settings
-        prompt, output = round(row.prompt_tokens * settings.prompt_factor), round(row.output_tokens * settings.output_factor)
+        prompt, output = (
+            round(row.prompt_tokens * settings.prompt_factor),
+            round(row.output_tokens * settings.output_factor),
+        )
         return Arrival(self.now_s, max(1, prompt), max(1, output))
 
     def _is_in_force(self) -> bool:
@@ -129,7 +150,11 @@ class Traffic:
         return rate == self.settings.rate_per_s and swing == self.settings.daily_swing
 
     def _put_in_force(self) -> None:
-        self._in_force, self._minute_s, self._wants_s = (self.settings.rate_per_s, self.settings.daily_swing), -1.0, None
+        self._in_force, self._minute_s, self._wants_s = (
+            (self.settings.rate_per_s, self.settings.daily_swing),
+            -1.0,
+            None,
+        )
 
     def _rate_now(self) -> float:
         """Requests per second in the minute of `now_s`."""
@@ -147,12 +172,16 @@ def _rate(minute_s: float, rate_per_s: float, daily_swing: float) -> float:
     """Requests per second in the minute that begins then."""
     if rate_per_s <= 0:
         return 0.0
-    daily = 1.0 - daily_swing * cos(2 * pi * (minute_s - QUIETEST_AT_S) / DAY_S) if daily_swing else 1.0
+    daily = (
+        1.0 - daily_swing * cos(2 * pi * (minute_s - QUIETEST_AT_S) / DAY_S) if daily_swing else 1.0
+    )
     return rate_per_s * MINUTES[int(minute_s // 60) % len(MINUTES)] * daily
 
 
 def _replay(chance: random.Random) -> Iterator[TraceRow]:
-    """The extract over and over, in stretches of 60 requests whose order is drawn: bursts stay bursts."""
+    """The extract over and over, in stretches of 60 requests whose order is drawn: bursts stay
+    bursts.
+    """
     rows, stretch = trace(), 60
     starts = range(0, len(rows), stretch)
     while True:

@@ -1,4 +1,6 @@
-"""The canary in virtual time: asks as the daemon asks, waits as it waits, and says what it would have stored."""
+"""The canary in virtual time: asks as the daemon asks, waits as it waits, and says what it would
+have stored.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ GIVE_UP_S = 3600.0
 IDLE_AFTER_S = 10.0
 REFUSED = {"down": "refused", "dead": "http_error", "busy": "rejected"}
 CONNECT_MS, OBSERVER_LAG_MS = 0.4, 0.2  # on loopback
-Waiting = Generator[float, None, Any]  # yields until when it waits; it is woken earlier when its request is over
+Waiting = Generator[
+    float, None, Any
+]  # yields until when it waits; it is woken earlier when its request is over
 _known_iso = lru_cache(maxsize=64)(iso)
 
 
@@ -73,10 +77,20 @@ class Visitor:
         started_s, life = world.now_s, self.world.engine.started_s
         phase = self._phase(probe, before, life)
         row: Row = {
-            **{"target": self.target, "probe": name, "class": probe.traffic_class, "started_at": iso(world.unix_s), "phase": phase},
+            **{
+                "target": self.target,
+                "probe": name,
+                "class": probe.traffic_class,
+                "started_at": iso(world.unix_s),
+                "phase": phase,
+            },
             **{"verdict": "unknown", **self._filed(probe)},
-            "process_start": None if before.process_start_s is None else _known_iso(before.process_start_s),
-            "idle_before_s": None if self._steps_since_s is None else round(started_s - self._steps_since_s, 3),
+            "process_start": None
+            if before.process_start_s is None
+            else _known_iso(before.process_start_s),
+            "idle_before_s": None
+            if self._steps_since_s is None
+            else round(started_s - self._steps_since_s, 3),
         }
         self.rows.append(row)
         if before.asleep:
@@ -84,7 +98,11 @@ class Visitor:
             return
         world.settle()
         cards = [card for card in world.cards if isinstance(card, Card)]
-        counted, unrest, sent = [card.counts() for card in cards], self.noise.next(started_s), Sent(*self.asking.prompt(probe))
+        counted, unrest, sent = (
+            [card.counts() for card in cards],
+            self.noise.next(started_s),
+            Sent(*self.asking.prompt(probe)),
+        )
         refusal = world.refusal()
         outcome = REFUSED[refusal] if refusal else None
         if outcome is None:
@@ -92,7 +110,12 @@ class Visitor:
             outcome = yield from self._wait(probe, phase, sent, before)
         after = self.look()
         took_s = world.now_s - started_s
-        row |= {"outcome": outcome, "e2e_ms": round(took_s * 1e3, 3), "connect_ms": CONNECT_MS, "observer_lag_ms": OBSERVER_LAG_MS}
+        row |= {
+            "outcome": outcome,
+            "e2e_ms": round(took_s * 1e3, 3),
+            "connect_ms": CONNECT_MS,
+            "observer_lag_ms": OBSERVER_LAG_MS,
+        }
         row |= load_row(before, after, sent, outcome)
         world.settle()
         row |= sample_gpu(counted, cards, took_s)
@@ -104,16 +127,25 @@ class Visitor:
     def _filed(self, probe: ShippedProbe) -> Row:
         """Under which fingerprint, and against which pin."""
         digest, pin = self._digests.now(), self.asking.pins.get(probe.name)
-        return {"fingerprint": digest, "pin": pin, "stale": None if pin is None else digest != self._digests.first}
+        return {
+            "fingerprint": digest,
+            "pin": pin,
+            "stale": None if pin is None else digest != self._digests.first,
+        }
 
     def _judged(self, probe: ShippedProbe, sent: Sent, noise_nat: float, alone: bool) -> Row:
-        """Where another answer came the daemon asks for the pinned one's score, if it had the server to itself. The few milliseconds of
-        prefill that this takes are left out here."""
+        """Where another answer came the daemon asks for the pinned one's score, if it had the
+        server to itself. The few milliseconds of prefill that this takes are left out here.
+        """
         assert sent.speech is not None  # noqa: S101 - for the type checker
         judged = self.asking.judged(probe, sent.state, sent.prompt, sent.speech)
         known = judged.shift_nat if judged.first_divergence is None or alone else None
         shift = None if known is None else round((known**2 + noise_nat**2) ** 0.5, 5)
-        return {"verdict": judged.verdict, "first_divergence": judged.first_divergence, "logprob_shift": shift}
+        return {
+            "verdict": judged.verdict,
+            "first_divergence": judged.first_divergence,
+            "logprob_shift": shift,
+        }
 
     def _phase(self, probe: ShippedProbe, before: Page, life: float) -> str:
         if (life, probe.parameter_set) not in self._warmed:
@@ -143,14 +175,18 @@ class Visitor:
                 prompt_tokens=len(sent.prompt.ids),
                 max_tokens=probe.wish.max_tokens,
                 ending=ending,
-                prefix=prefix_keys(sent.prompt.ids, world.config.block_size, salt) if probe.twice else (),  # nobody else has its salt
+                prefix=prefix_keys(sent.prompt.ids, world.config.block_size, salt)
+                if probe.twice
+                else (),  # nobody else has its salt
                 parameter_set=probe.parameter_set,
                 on_tokens=tokens,
                 on_lost=lost,
             )
         )
 
-    def _wait(self, probe: ShippedProbe, phase: str, sent: Sent, before: Page) -> Generator[float, None, str]:
+    def _wait(
+        self, probe: ShippedProbe, phase: str, sent: Sent, before: Page
+    ) -> Generator[float, None, str]:
         """Until the answer is whole or patience ends; the outcome."""
         world, begin_s = self.world, self.world.now_s
         cap_s = None if phase == "cold" else probe.max_wait_s
@@ -159,14 +195,20 @@ class Visitor:
         world.watched += 1
         try:
             while True:
-                look_s = max(world.now_s, begin_s if sent.last_s is None else sent.last_s) + LOOK_EVERY_S
+                look_s = (
+                    max(world.now_s, begin_s if sent.last_s is None else sent.last_s) + LOOK_EVERY_S
+                )
                 if cap_s is not None and sent.last_s is None and world.now_s < begin_s + cap_s:
                     look_s = min(look_s, begin_s + cap_s)
                 yield look_s
                 if sent.over:
                     return "ok" if sent.lost is None else "stream_error"
                 now_s, page = world.now_s, self.look()
-                if page.engine_steps is not None and steps is not None and page.engine_steps != steps:
+                if (
+                    page.engine_steps is not None
+                    and steps is not None
+                    and page.engine_steps != steps
+                ):
                     moved, moved_s = True, now_s
                 steps = page.engine_steps if page.engine_steps is not None else steps
                 counted = page.engine_steps is not None and before.engine_steps is not None

@@ -1,7 +1,9 @@
-"""The simulated model's tokenizer: a fixed vocabulary of words, bytes for everything else, so that any text can be written and read back.
+"""The simulated model's tokenizer: a fixed vocabulary of words, bytes for everything else, so that
+any text can be written and read back.
 
-Ids 1 to 5 are the special tokens, as in the tiny model that the project's tests train for a real vLLM; then 256 bytes, then pairs of
-ASCII characters, then the words. A word that is not in the table becomes two or three tokens, as in a real vocabulary.
+Ids 1 to 5 are the special tokens, as in the tiny model that the project's tests train for a real
+vLLM; then 256 bytes, then pairs of ASCII characters, then the words. A word that is not in the
+table becomes two or three tokens, as in a real vocabulary.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 BOS, EOS, USER, ASSISTANT, SYSTEM = 1, 2, 3, 4, 5
-SPECIAL: Mapping[str, int] = {"<s>": BOS, "</s>": EOS, "<|user|>": USER, "<|assistant|>": ASSISTANT, "<|system|>": SYSTEM}
+SPECIAL: Mapping[str, int] = {
+    "<s>": BOS,
+    "</s>": EOS,
+    "<|user|>": USER,
+    "<|assistant|>": ASSISTANT,
+    "<|system|>": SYSTEM,
+}
 BYTES = 6
 PAIRS = BYTES + 256
 WORDS = PAIRS + 128 * 128
@@ -30,7 +38,9 @@ class Vocabulary:
         self.size = WORDS + len(pieces)
 
     def encode(self, text: str, specials: bool = True) -> list[int]:
-        """The ids of a text; `<|user|>` and the like are read as special tokens, as Hugging Face tokenizers do."""
+        """The ids of a text; `<|user|>` and the like are read as special tokens, as Hugging Face
+        tokenizers do.
+        """
         ids: list[int] = []
         end = 0
         for found in _SPECIALS.finditer(text) if specials else ():
@@ -43,7 +53,9 @@ class Vocabulary:
     def token(self, token: int) -> bytes:
         """The bytes of one token; special tokens by their name."""
         if token < BYTES:
-            return next((text.encode() for text, special in SPECIAL.items() if special == token), b"<pad>")
+            return next(
+                (text.encode() for text, special in SPECIAL.items() if special == token), b"<pad>"
+            )
         if token < PAIRS:
             return bytes([token - BYTES])
         if token < WORDS:
@@ -69,7 +81,9 @@ class Vocabulary:
 
     @staticmethod
     def _spelt(piece: str) -> list[int]:
-        """A piece that is no token of its own: pairs of ASCII characters, single bytes for the rest."""
+        """A piece that is no token of its own: pairs of ASCII characters, single bytes for the
+        rest.
+        """
         data = piece.encode("utf-8", errors="surrogatepass")
         ids: list[int] = []
         at = 0

@@ -1,6 +1,8 @@
-"""HTTP/1.1 as far as an API server needs it, straight on asyncio's transports: no task per connection and nothing that ticks.
+"""HTTP/1.1 as far as an API server needs it, straight on asyncio's transports: no task per
+connection and nothing that ticks.
 
-Hundreds of simulated servers share a core, so an idle connection must cost nothing and a token little more than its bytes.
+Hundreds of simulated servers share a core, so an idle connection must cost nothing and a token
+little more than its bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request and its answer on the way. `on_gone` is called when the client leaves before the end."""
+    """One request and its answer on the way. `on_gone` is called when the client leaves before the
+    end.
+    """
 
     request: Request
     connection: Connection
@@ -49,13 +53,19 @@ class Exchange:
         self._end()
 
     def begin_stream(self) -> None:
-        """The head of an event stream: it leaves at once, as vLLM's does, long before the first event."""
+        """The head of an event stream: it leaves at once, as vLLM's does, long before the first
+        event.
+        """
         self.status = 200
-        self.connection.write(_head(200, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
+        self.connection.write(
+            _head(200, "text/event-stream; charset=utf-8", "transfer-encoding: chunked")
+        )
 
     def events(self, *events: Mapping[str, Any] | str) -> None:
         """Events of the stream, in one piece of the body and so in one packet."""
-        data = "".join(f"data: {e if isinstance(e, str) else compact(e)}\n\n" for e in events).encode()
+        data = "".join(
+            f"data: {e if isinstance(e, str) else compact(e)}\n\n" for e in events
+        ).encode()
         self.connection.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def end_stream(self) -> None:
@@ -89,12 +99,19 @@ def compact(value: Any) -> str:
 
 
 def _head(status: int, kind: str, length: str) -> bytes:
-    lines = (f"HTTP/1.1 {status} {_PHRASES.get(status, 'Status')}", "server: uvicorn", f"content-type: {kind}", length)
+    lines = (
+        f"HTTP/1.1 {status} {_PHRASES.get(status, 'Status')}",
+        "server: uvicorn",
+        f"content-type: {kind}",
+        length,
+    )
     return "\r\n".join((*lines, "", "")).encode("latin-1")
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered one after the other; `handle` gets each with its Exchange."""
+    """One client. Requests are answered one after the other; `handle` gets each with its
+    Exchange.
+    """
 
     def __init__(self, handle: Callable[[Exchange], None], opened: set[Connection]) -> None:
         self._handle = handle
@@ -121,7 +138,9 @@ class Connection(asyncio.Protocol):
             self._current.gone()
 
     def eof_received(self) -> bool:
-        """A client that has sent all keeps reading in theory; vLLM's server, uvicorn, takes it as leaving."""
+        """A client that has sent all keeps reading in theory; vLLM's server, uvicorn, takes it as
+        leaving.
+        """
         return False
 
     def data_received(self, data: bytes) -> None:
@@ -150,7 +169,9 @@ class Connection(asyncio.Protocol):
 
     def answered(self) -> None:
         """The present answer is complete: go on with the next request, or rest."""
-        asked = self._current.request.headers.get("connection", "") if self._current is not None else ""
+        asked = (
+            self._current.request.headers.get("connection", "") if self._current is not None else ""
+        )
         self._current = None
         if asked.lower() == "close" or self._closing:
             if self._transport is not None:
@@ -176,7 +197,10 @@ class Connection(asyncio.Protocol):
         try:
             first, *lines = head.decode("latin-1").split("\r\n")
             method, target, _ = first.split(" ")
-            headers = {name.strip().lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
+            headers = {
+                name.strip().lower(): value.strip()
+                for name, value in (line.split(":", 1) for line in lines)
+            }
             length = int(headers.get("content-length", "0"))
         except ValueError:
             self._refuse(400)

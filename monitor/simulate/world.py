@@ -1,21 +1,29 @@
-"""The meeting point of the simulator: one server, its cards, and what happens to them, in virtual time.
+"""The meeting point of the simulator: one server, its cards, and what happens to them, in virtual
+time.
 
-The contract, for scenarios, traffic, the control endpoint, the real-time server and the virtual-time export alike:
+The contract, for scenarios, traffic, the control endpoint, the real-time server and the
+virtual-time export alike:
 
-* Time is `now_s`, seconds since the world began; `epoch_s` is the unix time of its second 0. Nothing here reads a clock.
-* `advance(to_s)` lets everything happen up to then, in order: steps of the engine (tokens go out through each request's `on_tokens`, and
-  `on_end` says that it was the last), acts of the sources (scenario, traffic), and heat in the cards. `next_event_s()` says when
-  something will happen next, so that a driver sleeps until then; None: nothing by itself. `on_change` is called when that moment may
-  have moved, from inside or outside.
-* `submit(request)` and `cancel(handle)` happen at `now_s`; advance first. `submit` returns None where nobody takes the request
-  (`refusal()` says why: down, dead, busy).
-* `set(name, value)` switches anything that can be switched, `get(name)` tells what it is, `settable` has the names: fields of
-  EngineConfig and Identity by their names, `answers` (the variant of the model), `card.FIELD` on every card, `card.0.FIELD` on one,
-  `driver_version` on all, `GROUP.FIELD` of any dataclass put into `groups` (traffic, for example). `dead` = True takes the engine down
-  with its requests; `restart` = true, or the seconds it takes, is `restart()`. A wrong name or value raises SettingError, for a person.
-* `restart(down_s, **changes)` is a new process: counters begin anew, the prefix cache is empty, answers are cold again (`cold_s`),
-  faults of the old process (frozen, dead, asleep, slow start) are gone; then the changes are set. While `is_down` nobody listens.
-* A source has `next_s()`, infinite when it has nothing to do, and `advance(now_s)`; after adding one to `sources` call `changed()`.
+* Time is `now_s`, seconds since the world began; `epoch_s` is the unix time of its second 0.
+  Nothing here reads a clock.
+* `advance(to_s)` lets everything happen up to then, in order: steps of the engine (tokens go out
+  through each request's `on_tokens`, and `on_end` says that it was the last), acts of the sources
+  (scenario, traffic), and heat in the cards. `next_event_s()` says when something will happen next,
+  so that a driver sleeps until then; None: nothing by itself. `on_change` is called when that
+  moment may have moved, from inside or outside.
+* `submit(request)` and `cancel(handle)` happen at `now_s`; advance first. `submit` returns None
+  where nobody takes the request (`refusal()` says why: down, dead, busy).
+* `set(name, value)` switches anything that can be switched, `get(name)` tells what it is,
+  `settable` has the names: fields of EngineConfig and Identity by their names, `answers` (the
+  variant of the model), `card.FIELD` on every card, `card.0.FIELD` on one, `driver_version` on all,
+  `GROUP.FIELD` of any dataclass put into `groups` (traffic, for example). `dead` = True takes the
+  engine down with its requests; `restart` = true, or the seconds it takes, is `restart()`. A wrong
+  name or value raises SettingError, for a person.
+* `restart(down_s, **changes)` is a new process: counters begin anew, the prefix cache is empty,
+  answers are cold again (`cold_s`), faults of the old process (frozen, dead, asleep, slow start)
+  are gone; then the changes are set. While `is_down` nobody listens.
+* A source has `next_s()`, infinite when it has nothing to do, and `advance(now_s)`; after adding
+  one to `sources` call `changed()`.
 * `settle()` before reading a card: until then it has not been told its last tenth of a second.
 * Everything random comes from `seed`: same seed, same calls, same story.
 """
@@ -37,7 +45,9 @@ from monitor.simulate.steps import Gauges
 
 __all__ = ["CardLike", "SettingError", "Source", "World"]
 
-CARD_STEP_S = 0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
+CARD_STEP_S = (
+    0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
+)
 LONGEST_DOWN_S = 1e6  # of a restart
 EXIT_AFTER_S = 5.0  # the API server exits 4.5 to 5 s after its engine died (seen on vLLM 0.32 CPU)
 
@@ -54,9 +64,13 @@ class World:
     epoch_s: float = 0.0
     answers: str = "healthy"
     sources: list[Source] = field(default_factory=list)
-    groups: dict[str, object] = field(default_factory=dict)  # name -> dataclass whose fields can be set as NAME.FIELD
+    groups: dict[str, object] = field(
+        default_factory=dict
+    )  # name -> dataclass whose fields can be set as NAME.FIELD
     on_change: Callable[[], None] | None = None
-    background: Background | None = None  # the source among them that can say beforehand what it will send
+    background: Background | None = (
+        None  # the source among them that can say beforehand what it will send
+    )
     now_s: float = field(default=0.0, init=False)
     changes: int = field(default=0, init=False)  # how often something was set
     down_until_s: float = field(default=0.0, init=False)
@@ -64,11 +78,16 @@ class World:
 
     def __post_init__(self) -> None:
         """The engine begins with the world."""
-        self.engine = Engine(self.config, self.speeds, self.identity.max_model_len, self.seed, self.counters_kind)
+        self.engine = Engine(
+            self.config, self.speeds, self.identity.max_model_len, self.seed, self.counters_kind
+        )
         self._told_s = 0.0  # up to here it is known what the cards did
-        self._span_s = self._busy_s = self._prefill_s = 0.0  # known, but the cards were not yet told
+        self._span_s = self._busy_s = self._prefill_s = (
+            0.0  # known, but the cards were not yet told
+        )
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time
+    # ---------------------------------------------------------------------------------------------------------
 
     def next_event_s(self) -> float | None:
         """When something happens next by itself; None: never."""
@@ -105,12 +124,15 @@ class World:
         """Unix time at which the present process began."""
         return self.epoch_s + self.engine.started_s
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- requests
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def is_down(self) -> bool:
         """Whether nobody listens: restarting, or gone after the engine's death."""
-        return self.now_s < self.down_until_s or (self.died_s is not None and self.now_s >= self.died_s + EXIT_AFTER_S)
+        return self.now_s < self.down_until_s or (
+            self.died_s is not None and self.now_s >= self.died_s + EXIT_AFTER_S
+        )
 
     def refusal(self) -> Literal["down", "dead", "busy"] | None:
         """Why a request would not be taken now."""
@@ -122,7 +144,9 @@ class World:
         return "busy" if limit is not None and self.engine.waiting >= limit else None
 
     def submit(self, request: EngineRequest) -> Handle | None:
-        """Hand a request to the engine now; None where it is not taken. Raises ValueError as Engine.submit does."""
+        """Hand a request to the engine now; None where it is not taken. Raises ValueError as
+        Engine.submit does.
+        """
         refused = self.refusal()
         if refused is not None:
             self.engine.counters.admission_rejections += refused == "busy"
@@ -142,7 +166,8 @@ class World:
         if self.on_change is not None:
             self.on_change()
 
-    # -- switches -----------------------------------------------------------------------------------------------------
+    # -- switches
+    # -----------------------------------------------------------------------------------------------------
 
     @property
     def settable(self) -> tuple[str, ...]:
@@ -150,14 +175,28 @@ class World:
         cards = [settable(card) for card in self.cards]
         each = [f"card.{name}" for name in (cards[0] if cards else ())]
         one = [f"card.{index}.{name}" for index, names in enumerate(cards) for name in names]
-        grouped = [f"{group}.{name}" for group, thing in self.groups.items() for name in settable(thing)]
-        plain = (*settable(EngineConfig), *settable(Identity), "answers", "restart", *(["driver_version"] if self.cards else []))
+        grouped = [
+            f"{group}.{name}" for group, thing in self.groups.items() for name in settable(thing)
+        ]
+        plain = (
+            *settable(EngineConfig),
+            *settable(Identity),
+            "answers",
+            "restart",
+            *(["driver_version"] if self.cards else []),
+        )
         return (*plain, *grouped, *each, *one)
 
     def settings(self) -> dict[str, Any]:
         """Every setting with its value now, a card's as `card.0.FIELD`."""
-        every = {name for name in self.settable if name.startswith("card.") and not name[5].isdigit()}
-        return {name: self.get(name) for name in self.settable if name not in every and name != "restart"}
+        every = {
+            name for name in self.settable if name.startswith("card.") and not name[5].isdigit()
+        }
+        return {
+            name: self.get(name)
+            for name in self.settable
+            if name not in every and name != "restart"
+        }
 
     def get(self, name: str) -> Any:
         """What a setting is now; of several cards the first one's. Raises SettingError."""
@@ -172,10 +211,19 @@ class World:
         """Raises SettingError where `set` would."""
         if name == "answers":
             if value not in VARIANTS:
-                raise SettingError(f"answers cannot be {value!r}; it is one of: {', '.join(VARIANTS)}")
+                raise SettingError(
+                    f"answers cannot be {value!r}; it is one of: {', '.join(VARIANTS)}"
+                )
         elif name == "restart":
-            if value is not True and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LONGEST_DOWN_S):
-                raise SettingError(f"restart cannot be {value!r}; it is true, or the seconds that it takes, {LONGEST_DOWN_S:,.0f} at most")
+            if value is not True and (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 <= value <= LONGEST_DOWN_S
+            ):
+                raise SettingError(
+                    f"restart cannot be {value!r}; it is true, or the seconds that it takes, "
+                    f"{LONGEST_DOWN_S:,.0f} at most"
+                )
         else:
             things, attribute = self._things(name)
             for thing in things:
@@ -201,7 +249,9 @@ class World:
         self.changed()
 
     def restart(self, down_s: float = 0.0, **changes: Any) -> None:
-        """A new process, which listens after `down_s`; `changes` are settings that come with it. Raises SettingError."""
+        """A new process, which listens after `down_s`; `changes` are settings that come with it.
+        Raises SettingError.
+        """
         config = self.config
         self._account()
         self.down_until_s, self.died_s = self.now_s + down_s, None
@@ -230,7 +280,8 @@ class World:
             return Speeds(1.0, 1.0)
         return Speeds(min(s.prefill for s in found), min(s.decode for s in found))
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- inside
+    # -------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         self._account()
@@ -263,9 +314,14 @@ class World:
         elif rest:
             things, attribute = [self.groups[group]] if group in self.groups else [], rest
         else:
-            things, attribute = [thing for thing in (self.config, self.identity) if name in settable(thing)], name
+            things, attribute = (
+                [thing for thing in (self.config, self.identity) if name in settable(thing)],
+                name,
+            )
         if not things or any(attribute not in settable(thing) for thing in things):
-            raise SettingError(f"there is no setting {name!r}; there are: {', '.join(self.settable)}")
+            raise SettingError(
+                f"there is no setting {name!r}; there are: {', '.join(self.settable)}"
+            )
         return things, attribute
 
     def _account(self) -> None:
@@ -295,5 +351,9 @@ class World:
         if self._span_s <= 0:
             return
         for card in self.cards:
-            card.advance(self._span_s, self._busy_s / self._span_s, self._prefill_s / self._busy_s if self._busy_s else 0.0)
+            card.advance(
+                self._span_s,
+                self._busy_s / self._span_s,
+                self._prefill_s / self._busy_s if self._busy_s else 0.0,
+            )
         self._span_s = self._busy_s = self._prefill_s = 0.0

@@ -1,4 +1,6 @@
-"""A CSV file as columns, chunk by chunk, so that a year is read in seconds. What is wrong is told with its line and column."""
+"""A CSV file as columns, chunk by chunk, so that a year is read in seconds. What is wrong is told
+with its line and column.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,17 @@ class CsvError(Told):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        more = [f"… and {len(problems) - TOLD_AT_MOST} more"] if len(problems) > TOLD_AT_MOST else []
+        more = (
+            [f"… and {len(problems) - TOLD_AT_MOST} more"] if len(problems) > TOLD_AT_MOST else []
+        )
         super().__init__("\n".join([*problems[:TOLD_AT_MOST], *more]))
 
 
 @dataclass(slots=True)
 class Problems:
-    """What was found wrong so far: row (from 0), column and sentence. One sentence a column and kind is enough for a person."""
+    """What was found wrong so far: row (from 0), column and sentence. One sentence a column and
+    kind is enough for a person.
+    """
 
     found: list[tuple[int, str, str]] = field(default_factory=list)
 
@@ -59,13 +65,17 @@ class CsvTable:
         if not self.header:
             raise CsvError([f"{path}: is empty; its first line names the columns"])
         if len(self.header) == 1 and any(mark in self.header[0] for mark in ";\t|"):
-            raise CsvError([f"{path}:1: is not separated by commas; write it with commas between the columns"])
+            raise CsvError(
+                [f"{path}:1: is not separated by commas; write it with commas between the columns"]
+            )
         twice = sorted({name for name in self.header if self.header.count(name) > 1})
         if twice:
             raise CsvError([f"{path}:1: the column {twice[0]} stands there twice; keep one"])
 
     def chunks(self) -> Iterator[tuple[int, dict[str, Column]]]:
-        """The first row's number (from 0) and the columns of up to CHUNK rows. Raises CsvError for what is no table."""
+        """The first row's number (from 0) and the columns of up to CHUNK rows. Raises CsvError for
+        what is no table.
+        """
         width, start = len(self.header), 0
         with self._reading() as rows:
             next(rows, None)
@@ -75,19 +85,26 @@ class CsvTable:
                     chunk = [row for row in chunk if row]
                 for at, row in enumerate(chunk if widths - {0, width} else ()):
                     if len(row) != width:
-                        self.problems.add(start + at, "", f"has {len(row)} cells where the first line names {width} columns")
+                        self.problems.add(
+                            start + at,
+                            "",
+                            f"has {len(row)} cells where the first line names {width} columns",
+                        )
                 self.check()
                 if chunk:
                     yield start, dict(zip(self.header, zip(*chunk, strict=True), strict=True))
                 start += len(chunk)
 
     def distinct(self, names: Sequence[str]) -> set[tuple[str, ...]]:
-        """Which cells of these columns, all of them there, stand together in a row anywhere in the file; the first once more at the end,
-        so that one column is a tuple too."""
+        """Which cells of these columns, all of them there, stand together in a row anywhere in the
+        file; the first once more at the end, so that one column is a tuple too.
+        """
         places, width = [self.header.index(name) for name in names], len(self.header)
         with self._reading() as rows:
             next(rows, None)
-            whole = (row for row in rows if len(row) == width)  # what is no row is told when the rows are read
+            whole = (
+                row for row in rows if len(row) == width
+            )  # what is no row is told when the rows are read
             return set(map(itemgetter(*places, places[0]), whole)) if places else set()
 
     def check(self) -> None:
@@ -96,7 +113,10 @@ class CsvTable:
             return
         found = sorted(self.problems.found, key=lambda problem: problem[0])
         lines = self._lines({row for row, _, _ in found[: TOLD_AT_MOST + 1]})
-        told = [f"{self.path}:{lines.get(row, '?')}: {f'column {column}: ' if column else ''}{text}" for row, column, text in found]
+        told = [
+            f"{self.path}:{lines.get(row, '?')}: {f'column {column}: ' if column else ''}{text}"
+            for row, column, text in found
+        ]
         raise CsvError(told)
 
     def line(self, row: int) -> int:
@@ -104,7 +124,9 @@ class CsvTable:
         return self._lines({row}).get(row, 0)
 
     def _lines(self, wanted: set[int]) -> dict[int, int]:
-        """A cell may hold line breaks, so that lines are counted anew where somebody must be told."""
+        """A cell may hold line breaks, so that lines are counted anew where somebody must be
+        told.
+        """
         lines: dict[int, int] = {}
         with self._reading() as rows:
             next(rows, None)
@@ -124,12 +146,16 @@ class CsvTable:
 
 
 def _kept_pipe(path: Path) -> Path | None:
-    """A pipe can be read once, and a file is read again to count its lines: what comes through one is kept on disk meanwhile. None for
-    a file."""
+    """A pipe can be read once, and a file is read again to count its lines: what comes through one
+    is kept on disk meanwhile. None for a file.
+    """
     try:
         if path.is_file() or not path.exists():
             return None
-        with path.open("rb") as pipe, tempfile.NamedTemporaryFile(prefix="vllm-canary-", suffix=".csv", delete=False) as kept:
+        with (
+            path.open("rb") as pipe,
+            tempfile.NamedTemporaryFile(prefix="vllm-canary-", suffix=".csv", delete=False) as kept,
+        ):
             shutil.copyfileobj(pipe, kept)
     except OSError as error:
         raise CsvError([f"{path}: cannot be read: {error.strerror}"]) from None
@@ -137,7 +163,9 @@ def _kept_pipe(path: Path) -> Path | None:
 
 
 class _Rows:
-    """csv.reader that opens and closes its file, and whose failures are sentences. `path` is what the file is called in them."""
+    """csv.reader that opens and closes its file, and whose failures are sentences. `path` is what
+    the file is called in them.
+    """
 
     def __init__(self, source: Path, path: Path) -> None:
         self._source = source
@@ -168,22 +196,29 @@ class _Rows:
         except csv.Error as error:
             raise CsvError([f"{self._path}:{self._reader.line_num}: is no CSV: {error}"]) from None
         except UnicodeDecodeError:
-            raise CsvError([f"{self._path}:{self._reader.line_num + 1}: holds bytes that are no UTF-8 text"]) from None
+            raise CsvError(
+                [f"{self._path}:{self._reader.line_num + 1}: holds bytes that are no UTF-8 text"]
+            ) from None
         except OSError as error:
             raise CsvError([f"{self._path}: cannot be read: {error.strerror}"]) from None
 
 
 def converted(column: Column, convert: Callable[[str], Any]) -> list[Any]:
-    """A column as values, None for an empty cell. Raises what `convert` raises. What repeats is converted once: half of a real file
-    is figures that seldom change."""
+    """A column as values, None for an empty cell. Raises what `convert` raises. What repeats is
+    converted once: half of a real file is figures that seldom change.
+    """
     if len(set(column[:FEW])) > FEW // 4:
         return [convert(cell) if cell else None for cell in column]
     known = {cell: convert(cell) for cell in set(column) if cell}
     return list(map((known | {"": None}).__getitem__, column))
 
 
-def each(column: Column, convert: Callable[[str], Any], failed: Callable[[int, str], None]) -> list[Any]:
-    """A column cell by cell, for one that could not be converted as a whole: what is wrong is handed on, and None in its place."""
+def each(
+    column: Column, convert: Callable[[str], Any], failed: Callable[[int, str], None]
+) -> list[Any]:
+    """A column cell by cell, for one that could not be converted as a whole: what is wrong is
+    handed on, and None in its place.
+    """
     values = []
     for number, cell in enumerate(column):
         try:
@@ -195,6 +230,8 @@ def each(column: Column, convert: Callable[[str], Any], failed: Callable[[int, s
 
 
 def moment_us(cell: str) -> int:
-    """Integer UTC microseconds of an ISO 8601 time; one without a zone is UTC. Raises ValueError."""
+    """Integer UTC microseconds of an ISO 8601 time; one without a zone is UTC. Raises
+    ValueError.
+    """
     at = datetime.fromisoformat(cell)
     return round((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1e6)

@@ -1,4 +1,6 @@
-"""Opening the history: a writer that migrates, readers that never write, and every failure as one sentence."""
+"""Opening the history: a writer that migrates, readers that never write, and every failure as one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ INCREMENTAL = 2  # sqlite.org/pragma.html#pragma_auto_vacuum
 
 
 class DatabaseError(Told):
-    """The history cannot be used. `usage` is true where the mend is the user's (exit 2), false where it is out of reach (exit 3)."""
+    """The history cannot be used. `usage` is true where the mend is the user's (exit 2), false
+    where it is out of reach (exit 3).
+    """
 
     def __init__(self, text: str, usage: bool = False) -> None:
         self.usage = usage
@@ -45,31 +49,51 @@ def sqlite_path(database: str) -> Path:
 
 
 def shown(database: str) -> str:
-    """The setting as it may be printed: passwords masked. Raises DatabaseError for a URL that is none."""
+    """The setting as it may be printed: passwords masked. Raises DatabaseError for a URL that is
+    none.
+    """
     return _url(database).render_as_string(hide_password=True) if "://" in database else database
 
 
 def _url(database: str) -> URL:
     try:
         return make_url(database)
-    except (UrlError, ValueError):  # neither it nor the reason is shown: where a part is at the wrong place it may be the password
-        mend = "it is a path, or a URL such as postgresql://USER@HOST/NAME with every : / @ in its password written as %3A %2F %40"
-        raise DatabaseError(f"the database setting cannot be understood; {mend}", usage=True) from None
+    except (
+        UrlError,
+        ValueError,
+        # neither it nor the reason is shown: where a part is at the wrong place it may be the
+        # password
+    ):
+        mend = (
+            "it is a path, or a URL such as postgresql://USER@HOST/NAME with every : / @ in "
+            "its password written as %3A %2F %40"
+        )
+        raise DatabaseError(
+            f"the database setting cannot be understood; {mend}", usage=True
+        ) from None
 
 
 def open_writer(database: str) -> Engine:
     """An engine that may write, with the schema brought up to date. Raises DatabaseError."""
     try:
-        engine = _sqlite_writer(sqlite_path(database)) if is_sqlite(database) else create_engine(_url(database), pool_pre_ping=True)
+        engine = (
+            _sqlite_writer(sqlite_path(database))
+            if is_sqlite(database)
+            else create_engine(_url(database), pool_pre_ping=True)
+        )
         with _given_back_on_failure(engine):
             _migrate(engine, database)
     except (SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
-        raise DatabaseError(f"the database {shown(database)} cannot be opened: {reason(error)}") from None
+        raise DatabaseError(
+            f"the database {shown(database)} cannot be opened: {reason(error)}"
+        ) from None
     return engine
 
 
 def file_of(database: str) -> tuple[int, int] | None:
-    """Which file that path names now (device and inode); None where there is none, or the database is no file."""
+    """Which file that path names now (device and inode); None where there is none, or the database
+    is no file.
+    """
     if not is_sqlite(database):
         return None
     try:
@@ -80,16 +104,27 @@ def file_of(database: str) -> tuple[int, int] | None:
 
 
 def open_reader(database: str) -> Engine:
-    """An engine that only reads, also beside a running daemon and without write permission. Raises DatabaseError."""
+    """An engine that only reads, also beside a running daemon and without write permission. Raises
+    DatabaseError.
+    """
     try:
-        engine = _sqlite_reader(sqlite_path(database)) if is_sqlite(database) else create_engine(_url(database), poolclass=NullPool)
+        engine = (
+            _sqlite_reader(sqlite_path(database))
+            if is_sqlite(database)
+            else create_engine(_url(database), poolclass=NullPool)
+        )
         with engine.connect() as connection:
             revision = _revision(connection)
     except (SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
-        raise DatabaseError(f"the database {shown(database)} cannot be read: {reason(error)}") from None
+        raise DatabaseError(
+            f"the database {shown(database)} cannot be read: {reason(error)}"
+        ) from None
     _refuse_newer(revision, database)
     if revision != HEAD:
-        raise DatabaseError(f"the database {shown(database)} has no history yet; `vllm-canary run` or `probe` starts one")
+        raise DatabaseError(
+            f"the database {shown(database)} has no history yet; `vllm-canary run` or `probe` "
+            "starts one"
+        )
     return engine
 
 
@@ -101,7 +136,9 @@ def reading(database: str) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
-        raise DatabaseError(f"the database {shown(database)} cannot be read: {reason(error)}") from None
+        raise DatabaseError(
+            f"the database {shown(database)} cannot be read: {reason(error)}"
+        ) from None
     finally:
         engine.dispose()
 
@@ -119,38 +156,55 @@ def _given_back_on_failure(engine: Engine) -> Iterator[None]:
 def _sqlite_writer(path: Path) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
     url = URL.create("sqlite", database=str(path))  # made of parts: a ? in the name is no query
-    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+    engine = create_engine(
+        url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+    )
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _record: Any) -> None:
-        if connection.execute("PRAGMA auto_vacuum").fetchone() != (INCREMENTAL,):  # to set it again would write
-            connection.execute(f"PRAGMA auto_vacuum={INCREMENTAL}")  # takes effect only before the first table
+        if connection.execute("PRAGMA auto_vacuum").fetchone() != (
+            INCREMENTAL,
+        ):  # to set it again would write
+            connection.execute(
+                f"PRAGMA auto_vacuum={INCREMENTAL}"
+            )  # takes effect only before the first table
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")  # an incident that was acted on must not be forgotten by a power cut
+        connection.execute(
+            "PRAGMA synchronous=FULL"
+        )  # an incident that was acted on must not be forgotten by a power cut
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # take the write lock first: waiting beats failing half-way
+        connection.exec_driver_sql(
+            "BEGIN IMMEDIATE"
+        )  # take the write lock first: waiting beats failing half-way
 
     return engine
 
 
 def _sqlite_reader(path: Path) -> Engine:
     if not path.exists():
-        raise DatabaseError(f"there is no database at {path}; `vllm-canary run` or `probe` starts one")
+        raise DatabaseError(
+            f"there is no database at {path}; `vllm-canary run` or `probe` starts one"
+        )
 
     def connect() -> sqlite3.Connection:
         uri = f"file:{quote(str(path))}?mode=ro"
         if not os.access(path, os.W_OK) and not Path(f"{path}-wal").exists():
-            # Nobody has it open. SQLite would make a -wal file of ours beside it, which its owner could then not write.
+            # Nobody has it open. SQLite would make a -wal file of ours beside it, which its owner
+            # could then not write.
             return _readable(f"{uri}&immutable=1")
         try:
             return _readable(uri)
         except sqlite3.OperationalError:
-            # A reader who may not create the -shm file can still read a database that nobody has open.
+            # A reader who may not create the -shm file can still read a database that nobody has
+            # open.
             if Path(f"{path}-wal").exists():
-                mend = "a daemon that was killed left writes in its -wal file; start it again, or read as a user who may write there"
+                mend = (
+                    "a daemon that was killed left writes in its -wal file; start it again, "
+                    "or read as a user who may write there"
+                )
                 raise DatabaseError(f"the database {path} cannot be read: {mend}") from None
             return _readable(f"{uri}&immutable=1")
 
@@ -178,7 +232,8 @@ def _revision(connection: Connection) -> str | None:
 def _refuse_newer(revision: str | None, database: str) -> None:
     if revision is not None and revision not in KNOWN_REVISIONS:
         raise DatabaseError(
-            f"the database {shown(database)} was written by a newer vllm-canary (schema {revision}, this program knows {HEAD}); "
+            f"the database {shown(database)} was written by a newer vllm-canary (schema "
+            f"{revision}, this program knows {HEAD}); "
             "upgrade vllm-canary, or use another database",
             usage=True,
         )

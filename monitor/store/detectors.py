@@ -1,4 +1,6 @@
-"""What drift detection has learnt of a target, kept between two starts of the daemon. The state itself is text that only it understands."""
+"""What drift detection has learnt of a target, kept between two starts of the daemon. The state
+itself is text that only it understands.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from monitor.store.points import Cursor
 
 @dataclass(frozen=True, slots=True)
 class StoredDetector:
-    """One target's detector. `armed`: {what, armed, detail} of each part; `note`: why it had to learn anew, if it had."""
+    """One target's detector. `armed`: {what, armed, detail} of each part; `note`: why it had to
+    learn anew, if it had.
+    """
 
     at_us: int
     version: str
@@ -27,17 +31,23 @@ class StoredDetector:
 
 def stamp(connection: Connection, target_id: int) -> int | None:
     """When the state was written; None where there is none."""
-    found = connection.execute(select(t.detector_state.c.at_us).where(t.detector_state.c.target_id == target_id)).scalar()
+    found = connection.execute(
+        select(t.detector_state.c.at_us).where(t.detector_state.c.target_id == target_id)
+    ).scalar()
     return None if found is None else int(found)
 
 
 def load(connection: Connection, target_id: int) -> StoredDetector | None:
     """What is stored of a target."""
-    row = connection.execute(select(t.detector_state).where(t.detector_state.c.target_id == target_id)).first()
+    row = connection.execute(
+        select(t.detector_state).where(t.detector_state.c.target_id == target_id)
+    ).first()
     if row is None:
         return None
     cursor = Cursor(row.sample_id, row.server_reading_id, row.gpu_reading_id)
-    return StoredDetector(row.at_us, row.version, row.state, tuple(row.armed), cursor, row.pin_id, row.note)
+    return StoredDetector(
+        row.at_us, row.version, row.state, tuple(row.armed), cursor, row.pin_id, row.note
+    )
 
 
 def save(connection: Connection, target_id: int, stored: StoredDetector) -> None:
@@ -76,7 +86,10 @@ def learnt_of(connection: Connection) -> dict[int, Learnt]:
 
 def note_cards(connection: Connection, target_id: int, uuids: Sequence[str]) -> None:
     """The cards that serve a target, so that a replay knows whose readings are whose."""
-    known = connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar() or []
+    known = (
+        connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar()
+        or []
+    )
     both = sorted({*known, *uuids})
     if both != sorted(known):
         connection.execute(update(t.target).where(t.target.c.id == target_id).values(cards=both))

@@ -1,4 +1,6 @@
-"""Identities in the history: one row for each that was seen on a target, and which one is current."""
+"""Identities in the history: one row for each that was seen on a target, and which one is
+current.
+"""
 
 from __future__ import annotations
 
@@ -30,48 +32,90 @@ class StoredFingerprint:
 
 def current(connection: Connection, target_id: int) -> StoredFingerprint | None:
     """The identity that the target had when it was last read."""
-    query = select(t.fingerprint).join(t.target, t.target.c.fingerprint_id == t.fingerprint.c.id).where(t.target.c.id == target_id)
+    query = (
+        select(t.fingerprint)
+        .join(t.target, t.target.c.fingerprint_id == t.fingerprint.c.id)
+        .where(t.target.c.id == target_id)
+    )
     row = connection.execute(query).first()
     return None if row is None else _stored(row)
 
 
 def all_of(connection: Connection, target_id: int) -> list[StoredFingerprint]:
     """Every identity of a target, the newest first."""
-    query = select(t.fingerprint).where(t.fingerprint.c.target_id == target_id).order_by(t.fingerprint.c.last_seen_us.desc())
+    query = (
+        select(t.fingerprint)
+        .where(t.fingerprint.c.target_id == target_id)
+        .order_by(t.fingerprint.c.last_seen_us.desc())
+    )
     return [_stored(row) for row in connection.execute(query)]
 
 
 def named(connection: Connection, target_id: int, digest: str) -> StoredFingerprint | None:
     """The identity that has this digest, or had it while less of it was known."""
     known = all_of(connection, target_id)
-    return next((one for one in known if one.digest == digest), None) or next((one for one in known if digest in one.earlier), None)
+    return next((one for one in known if one.digest == digest), None) or next(
+        (one for one in known if digest in one.earlier), None
+    )
 
 
-def save(connection: Connection, target_id: int, digest: str, fields: Fields, now: datetime, row_id: int | None = None) -> int:
-    """Write an identity and make it current: into the row `row_id` (the same one, with what was learnt), or as a new one."""
-    values: dict[str, Any] = {"digest": digest, "fields": _as_json(fields), "last_seen_us": to_us(now)}
+def save(
+    connection: Connection,
+    target_id: int,
+    digest: str,
+    fields: Fields,
+    now: datetime,
+    row_id: int | None = None,
+) -> int:
+    """Write an identity and make it current: into the row `row_id` (the same one, with what was
+    learnt), or as a new one.
+    """
+    values: dict[str, Any] = {
+        "digest": digest,
+        "fields": _as_json(fields),
+        "last_seen_us": to_us(now),
+    }
     if row_id is None:
-        key = connection.execute(insert(t.fingerprint).values(target_id=target_id, first_seen_us=to_us(now), **values)).inserted_primary_key
+        key = connection.execute(
+            insert(t.fingerprint).values(target_id=target_id, first_seen_us=to_us(now), **values)
+        ).inserted_primary_key
         row_id = int(key[0]) if key is not None else 0
     else:
         values["earlier"] = _earlier(connection, row_id, digest)
-        connection.execute(update(t.fingerprint).where(t.fingerprint.c.id == row_id).values(**values))
-    connection.execute(update(t.target).where(t.target.c.id == target_id).values(fingerprint_id=row_id))
+        connection.execute(
+            update(t.fingerprint).where(t.fingerprint.c.id == row_id).values(**values)
+        )
+    connection.execute(
+        update(t.target).where(t.target.c.id == target_id).values(fingerprint_id=row_id)
+    )
     return row_id
 
 
 def _earlier(connection: Connection, row_id: int, digest: str) -> list[str]:
     """The digests that an identity had, when it has another one from now on."""
-    row = connection.execute(select(t.fingerprint.c.digest, t.fingerprint.c.earlier).where(t.fingerprint.c.id == row_id)).one()
+    row = connection.execute(
+        select(t.fingerprint.c.digest, t.fingerprint.c.earlier).where(t.fingerprint.c.id == row_id)
+    ).one()
     return [known for known in dict.fromkeys([*row.earlier, row.digest]) if known != digest]
 
 
 def _as_json(fields: Fields) -> dict[str, Any]:
-    return {name: {k: v for k, v in asdict(field).items() if k != "name" and v is not None} for name, field in fields.items()}
+    return {
+        name: {k: v for k, v in asdict(field).items() if k != "name" and v is not None}
+        for name, field in fields.items()
+    }
 
 
 def _stored(row: Any) -> StoredFingerprint:
     fields = {
-        name: FingerprintField(name, f["role"], f.get("value"), f.get("source"), f.get("reason")) for name, f in row.fields.items()
+        name: FingerprintField(name, f["role"], f.get("value"), f.get("source"), f.get("reason"))
+        for name, f in row.fields.items()
     }
-    return StoredFingerprint(row.id, row.digest, tuple(row.earlier), fields, from_us(row.first_seen_us), from_us(row.last_seen_us))
+    return StoredFingerprint(
+        row.id,
+        row.digest,
+        tuple(row.earlier),
+        fields,
+        from_us(row.first_seen_us),
+        from_us(row.last_seen_us),
+    )

@@ -1,11 +1,23 @@
-"""The tables of what was concluded: incidents and their messages, pins, reviews, and what drift detection has learnt.
+"""The tables of what was concluded: incidents and their messages, pins, reviews, and what drift
+detection has learnt.
 
 Units and names as in tables.py, through which everybody reaches these.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, Table, Text, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    text,
+)
 
 from monitor.store.schema import metadata
 
@@ -63,7 +75,9 @@ finding = Table(
 delivery = Table(
     "delivery",
     metadata,
-    Column("id", Text, primary_key=True),  # a stable id: the receiver can tell a repeated delivery by it
+    Column(
+        "id", Text, primary_key=True
+    ),  # a stable id: the receiver can tell a repeated delivery by it
     Column("incident_id", Integer, ForeignKey("incident.id"), index=True),  # NULL: a test alert
     Column("channel", Text, nullable=False),
     Column("event", Text, nullable=False),
@@ -83,12 +97,16 @@ pin = Table(
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
     Column("revision_id", Integer, ForeignKey("probe_revision.id"), nullable=False),
-    Column("fingerprint_id", Integer, ForeignKey("fingerprint.id")),  # what was served when it was taken
+    Column(
+        "fingerprint_id", Integer, ForeignKey("fingerprint.id")
+    ),  # what was served when it was taken
     Column("reason", Text, nullable=False),
     Column("author", Text, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
-    Column("retired_at_us", BigInteger),  # a newer pin took its place, or somebody ended it; it is kept
+    Column(
+        "retired_at_us", BigInteger
+    ),  # a newer pin took its place, or somebody ended it; it is kept
     Column("prompt_tokens", Integer),
     Column("noise_nat", Float),
     Column("ttft_ms", JSON, nullable=False),
@@ -126,10 +144,16 @@ detector_state = Table(
     "detector_state",
     metadata,
     Column("target_id", Integer, ForeignKey("target.id"), primary_key=True, autoincrement=False),
-    Column("at_us", BigInteger, nullable=False),  # when it was written; a writer that finds another time here takes up what is stored
+    Column(
+        "at_us", BigInteger, nullable=False
+    ),  # when it was written; a writer that finds another time here takes up what is stored
     Column("version", Text, nullable=False),  # of the state's shape
-    Column("state", Text, nullable=False),  # JSON, as text: its figures must come back to the last digit
-    Column("armed", JSON, nullable=False),  # what works already and what still learns, for those who only read
+    Column(
+        "state", Text, nullable=False
+    ),  # JSON, as text: its figures must come back to the last digit
+    Column(
+        "armed", JSON, nullable=False
+    ),  # what works already and what still learns, for those who only read
     Column("note", Text),  # why it had to learn anew
     # The last rows that are in it, so that a restart goes on exactly there.
     Column("sample_id", Integer, nullable=False),

@@ -14,7 +14,11 @@ from monitor.model import Pin, PinnedOutput
 
 VERSION = 1
 _PIN = TypeAdapter(Pin)
-_UNKNOWN = {"fingerprint": None, "prompt_tokens": None, "noise_nat": None}  # `to_yaml` leaves out what is unknown
+_UNKNOWN = {
+    "fingerprint": None,
+    "prompt_tokens": None,
+    "noise_nat": None,
+}  # `to_yaml` leaves out what is unknown
 
 
 class PinFileError(Told):
@@ -27,12 +31,19 @@ def to_yaml(pins: Sequence[Pin]) -> str:
     """One document with all pins; what differs from run to run (ids) is left out."""
     entries = []
     for pin in pins:
-        entry = {k: v for k, v in asdict(pin).items() if k not in {"id", "retired_at"} and v is not None}
-        entry["created_at"], entry["expires_at"] = pin.created_at.isoformat(), pin.expires_at.isoformat()
+        entry = {
+            k: v for k, v in asdict(pin).items() if k not in {"id", "retired_at"} and v is not None
+        }
+        entry["created_at"], entry["expires_at"] = (
+            pin.created_at.isoformat(),
+            pin.expires_at.isoformat(),
+        )
         entry["ttft_ms"], entry["decode_tok_s"] = list(pin.ttft_ms), list(pin.decode_tok_s)
         entry["outputs"] = [_output_entry(output) for output in pin.outputs]
         entries.append(entry)
-    return yaml.safe_dump({"version": VERSION, "pins": entries}, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(
+        {"version": VERSION, "pins": entries}, sort_keys=False, allow_unicode=True, width=120
+    )
 
 
 def _output_entry(output: PinnedOutput) -> dict[str, Any]:
@@ -47,19 +58,32 @@ def from_yaml(text: str, name: str) -> list[Pin]:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        raise PinFileError(f"{name}:{mark.line + 1 if mark else 1}: is not valid YAML: {getattr(error, 'problem', error)}") from None
-    if not isinstance(data, dict) or data.get("version") != VERSION or not isinstance(data.get("pins"), list):
-        raise PinFileError(f"{name}: is no file of pins (version {VERSION}); `vllm-canary pins export` writes one")
+        raise PinFileError(
+            f"{name}:{mark.line + 1 if mark else 1}: is not valid YAML: "
+            f"{getattr(error, 'problem', error)}"
+        ) from None
+    if (
+        not isinstance(data, dict)
+        or data.get("version") != VERSION
+        or not isinstance(data.get("pins"), list)
+    ):
+        raise PinFileError(
+            f"{name}: is no file of pins (version {VERSION}); `vllm-canary pins export` writes one"
+        )
     return [_pin(entry, f"{name}: pin {index + 1}") for index, entry in enumerate(data["pins"])]
 
 
 def _pin(entry: Any, place: str) -> Pin:
     try:
-        pin = _PIN.validate_python({**_UNKNOWN, **entry, "id": 0} if isinstance(entry, dict) else entry)
+        pin = _PIN.validate_python(
+            {**_UNKNOWN, **entry, "id": 0} if isinstance(entry, dict) else entry
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise PinFileError(f"{place}: {where}: {first['msg']}" if where else f"{place}: {first['msg']}") from None
+        raise PinFileError(
+            f"{place}: {where}: {first['msg']}" if where else f"{place}: {first['msg']}"
+        ) from None
     wrong = _misfit(pin)
     if wrong is not None:
         raise PinFileError(f"{place}: {wrong}")
@@ -67,12 +91,20 @@ def _pin(entry: Any, place: str) -> Pin:
 
 
 def _misfit(pin: Pin) -> str | None:
-    """What types cannot say: a reason, answers, times with a zone, and one log-probability for each token."""
+    """What types cannot say: a reason, answers, times with a zone, and one log-probability for each
+    token.
+    """
     if not pin.reason.strip() or not pin.outputs:
         return f"has no {'reason' if pin.outputs else 'outputs'}"
     if pin.created_at.tzinfo is None or pin.expires_at.tzinfo is None:
         return "created_at and expires_at need a time zone, for example 2026-11-30T12:00:00+00:00"
     for output in pin.outputs:
-        if len(output.logprobs) != len(output.tokens) or len(output.tops) not in {0, len(output.tokens)}:
-            return f"has {len(output.tokens)} tokens, {len(output.logprobs)} logprobs and {len(output.tops)} tops; give one for each token"
+        if len(output.logprobs) != len(output.tokens) or len(output.tops) not in {
+            0,
+            len(output.tokens),
+        }:
+            return (
+                f"has {len(output.tokens)} tokens, {len(output.logprobs)} logprobs and "
+                f"{len(output.tops)} tops; give one for each token"
+            )
     return None

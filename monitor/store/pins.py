@@ -16,10 +16,17 @@ from monitor.store.times import from_us, maybe_from_us, to_us
 
 
 def add(
-    connection: Connection, pin: Pin, *, target_id: int, revision_id: int, fingerprint_id: int | None, now: datetime | None = None
+    connection: Connection,
+    pin: Pin,
+    *,
+    target_id: int,
+    revision_id: int,
+    fingerprint_id: int | None,
+    now: datetime | None = None,
 ) -> int:
-    """Record a pin; one of the same probe under the same identity, or under none, is retired (at `now`, else when the pin was made) and
-    kept. Returns its id."""
+    """Record a pin; one of the same probe under the same identity, or under none, is retired (at
+    `now`, else when the pin was made) and kept. Returns its id.
+    """
     _retire_earlier(connection, target_id, revision_id, fingerprint_id, now or pin.created_at)
     values = {
         "target_id": target_id,
@@ -41,14 +48,29 @@ def add(
     return pin_id
 
 
-def _retire_earlier(connection: Connection, target_id: int, revision_id: int, fingerprint_id: int | None, at: datetime) -> None:
-    unfiled = t.pin.c.fingerprint_id.is_(None)  # taken before any identity was known: the new one is of the same server or a later one
-    same_identity = unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
+def _retire_earlier(
+    connection: Connection,
+    target_id: int,
+    revision_id: int,
+    fingerprint_id: int | None,
+    at: datetime,
+) -> None:
+    unfiled = t.pin.c.fingerprint_id.is_(
+        None
+    )  # taken before any identity was known: the new one is of the same server or a later one
+    same_identity = (
+        unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
+    )
     this_probe = _probe_id(revision_id)
     earlier = (
         select(t.pin.c.id)
         .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
-        .where(t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None), same_identity, t.probe_revision.c.probe_id == this_probe)
+        .where(
+            t.pin.c.target_id == target_id,
+            t.pin.c.retired_at_us.is_(None),
+            same_identity,
+            t.probe_revision.c.probe_id == this_probe,
+        )
     )
     old = list(connection.execute(earlier).scalars())
     connection.execute(update(t.pin).where(t.pin.c.id.in_(old)).values(retired_at_us=to_us(at)))
@@ -70,19 +92,37 @@ def _add_output(connection: Connection, pin_id: int, output: PinnedOutput) -> No
 
 
 def adopt(connection: Connection, target_id: int, now: datetime) -> bool:
-    """File pins that were taken before any identity of the target was known under the first one that was read after them; where a newer
-    pin of the probe holds there, the old one is retired. Whether any was filed."""
+    """File pins that were taken before any identity of the target was known under the first one
+    that was read after them; where a newer pin of the probe holds there, the old one is retired.
+    Whether any was filed.
+    """
     holding = (t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None))
     known = t.fingerprint.c.target_id == target_id
     filed = False
-    for row in connection.execute(select(t.pin).where(*holding, t.pin.c.fingerprint_id.is_(None)).order_by(t.pin.c.created_at_us)).all():
-        later = select(t.fingerprint.c.id).where(known, t.fingerprint.c.first_seen_us >= row.created_at_us)
-        first = connection.execute(later.order_by(t.fingerprint.c.first_seen_us, t.fingerprint.c.id).limit(1)).scalar()
+    for row in connection.execute(
+        select(t.pin)
+        .where(*holding, t.pin.c.fingerprint_id.is_(None))
+        .order_by(t.pin.c.created_at_us)
+    ).all():
+        later = select(t.fingerprint.c.id).where(
+            known, t.fingerprint.c.first_seen_us >= row.created_at_us
+        )
+        first = connection.execute(
+            later.order_by(t.fingerprint.c.first_seen_us, t.fingerprint.c.id).limit(1)
+        ).scalar()
         if first is None:
             continue
-        of_probe = select(t.probe_revision.c.id).where(t.probe_revision.c.probe_id == _probe_id(row.revision_id))
-        newer = (t.pin.c.fingerprint_id == first, t.pin.c.revision_id.in_(of_probe), t.pin.c.created_at_us >= row.created_at_us)
-        replaced = connection.execute(select(t.pin.c.id).where(*holding, *newer)).first() is not None
+        of_probe = select(t.probe_revision.c.id).where(
+            t.probe_revision.c.probe_id == _probe_id(row.revision_id)
+        )
+        newer = (
+            t.pin.c.fingerprint_id == first,
+            t.pin.c.revision_id.in_(of_probe),
+            t.pin.c.created_at_us >= row.created_at_us,
+        )
+        replaced = (
+            connection.execute(select(t.pin.c.id).where(*holding, *newer)).first() is not None
+        )
         values = {"fingerprint_id": first, "retired_at_us": to_us(now) if replaced else None}
         connection.execute(update(t.pin).where(t.pin.c.id == row.id).values(**values))
         filed = True
@@ -90,12 +130,20 @@ def adopt(connection: Connection, target_id: int, now: datetime) -> bool:
 
 
 def _probe_id(revision_id: int) -> ScalarSelect[Any]:
-    return select(t.probe_revision.c.probe_id).where(t.probe_revision.c.id == revision_id).scalar_subquery()
+    return (
+        select(t.probe_revision.c.probe_id)
+        .where(t.probe_revision.c.id == revision_id)
+        .scalar_subquery()
+    )
 
 
 def retire(connection: Connection, pin_id: int, now: datetime) -> bool:
     """End a pin; False when there is none of that number that still holds."""
-    done = connection.execute(update(t.pin).where(t.pin.c.id == pin_id, t.pin.c.retired_at_us.is_(None)).values(retired_at_us=to_us(now)))
+    done = connection.execute(
+        update(t.pin)
+        .where(t.pin.c.id == pin_id, t.pin.c.retired_at_us.is_(None))
+        .values(retired_at_us=to_us(now))
+    )
     return done.rowcount == 1
 
 
@@ -131,7 +179,9 @@ def get(connection: Connection, pin_id: int) -> Pin | None:
 def stamp(connection: Connection) -> tuple[int, int]:
     """Moves whenever a pin is added or retired: newest id and number of those that hold."""
     newest = connection.execute(select(func.max(t.pin.c.id))).scalar()
-    holding = connection.execute(select(func.count()).select_from(t.pin).where(t.pin.c.retired_at_us.is_(None))).scalar()
+    holding = connection.execute(
+        select(func.count()).select_from(t.pin).where(t.pin.c.retired_at_us.is_(None))
+    ).scalar()
     return int(newest or 0), int(holding or 0)
 
 
@@ -143,7 +193,15 @@ def _outputs(connection: Connection, pin_id: int) -> tuple[PinnedOutput, ...]:
         .order_by(t.pin_output.c.count.desc(), t.pin_output.c.id)
     )
     return tuple(
-        PinnedOutput(r.text, tuple(r.tokens), tuple(r.token_ids), tuple(r.logprobs), r.finish_reason, r._mapping["count"], tuple(r.tops))
+        PinnedOutput(
+            r.text,
+            tuple(r.tokens),
+            tuple(r.token_ids),
+            tuple(r.logprobs),
+            r.finish_reason,
+            r._mapping["count"],
+            tuple(r.tops),
+        )
         for r in connection.execute(query)
     )
 
@@ -196,7 +254,9 @@ def add_review(connection: Connection, review: Review) -> None:
 
 def reviews_of(connection: Connection, sample_id: int) -> list[Review]:
     """What people said of a sample, in order."""
-    rows = connection.execute(select(t.review).where(t.review.c.sample_id == sample_id).order_by(t.review.c.id))
+    rows = connection.execute(
+        select(t.review).where(t.review.c.sample_id == sample_id).order_by(t.review.c.id)
+    )
     return [_review(row) for row in rows]
 
 
@@ -214,14 +274,21 @@ def expectations(connection: Connection) -> dict[str, list[Expectation]]:
     )
     known = {field.name for field in fields(Expectation)}
     return {
-        row.name: [Expectation(**{k: v for k, v in e.items() if k in known}) for e in row.definition.get("expect", ())]
+        row.name: [
+            Expectation(**{k: v for k, v in e.items() if k in known})
+            for e in row.definition.get("expect", ())
+        ]
         for row in connection.execute(query)
     }
 
 
 def reviews_since(connection: Connection, since: datetime | None) -> list[Review]:
     """What people said of samples that were taken since a moment, in order."""
-    query = select(t.review).join(t.sample, t.sample.c.id == t.review.c.sample_id).order_by(t.review.c.id)
+    query = (
+        select(t.review)
+        .join(t.sample, t.sample.c.id == t.review.c.sample_id)
+        .order_by(t.review.c.id)
+    )
     if since is not None:
         query = query.where(t.sample.c.started_at_us >= to_us(since))
     return [_review(row) for row in connection.execute(query)]
@@ -229,4 +296,6 @@ def reviews_since(connection: Connection, since: datetime | None) -> list[Review
 
 def retry_of(connection: Connection, sample_id: int) -> int | None:
     """The sample whose near tie this one decides; None for a run of its own."""
-    return connection.execute(select(t.sample.c.retry_of).where(t.sample.c.id == sample_id)).scalar()
+    return connection.execute(
+        select(t.sample.c.retry_of).where(t.sample.c.id == sample_id)
+    ).scalar()

@@ -1,6 +1,8 @@
-"""The history as points for detection: new rows after those that are known, or a long stretch of time from beginning to end.
+"""The history as points for detection: new rows after those that are known, or a long stretch of
+time from beginning to end.
 
-Rows are read in the order in which they were stored, which is the order in which they were known, in pages, so that a year fits.
+Rows are read in the order in which they were stored, which is the order in which they were known,
+in pages, so that a year fits.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Cursor:
 
 
 def _known_us(started_us: int, e2e_ms: float | None) -> int:
-    """When a canary's result was known: at the end of its answer. One without a duration failed at once."""
+    """When a canary's result was known: at the end of its answer. One without a duration failed at
+    once.
+    """
     return started_us + int((e2e_ms or 0.0) * 1000)
 
 
@@ -42,8 +46,12 @@ def _canary_select(target_id: int) -> Select[Any]:
         "known_us": t.sample.c.started_at_us,  # made of it and e2e_ms, below
         "probe": t.probe.c.name,
         "traffic_class": t.probe_revision.c["class"],
-        "fingerprint": cast(t.sample.c.fingerprint_id, String),  # and not its digest, which grows as more of an identity becomes known
-        "process_start_us": func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us),
+        "fingerprint": cast(
+            t.sample.c.fingerprint_id, String
+        ),  # and not its digest, which grows as more of an identity becomes known
+        "process_start_us": func.coalesce(
+            t.process_start.c.started_at_us, t.process_start.c.seen_at_us
+        ),
     }
     columns = [named.get(name, t.sample.c.get(name)) for name in CanaryPoint._fields]
     return (
@@ -56,8 +64,9 @@ def _canary_select(target_id: int) -> Select[Any]:
 
 
 def _by_id(column: Column[Any]) -> ColumnElement[Any]:
-    """A column under which no index can be looked up: new rows are few and last, and are found by their ids. SQLite would rather read
-    every row of a target by its index, and sort them."""
+    """A column under which no index can be looked up: new rows are few and last, and are found by
+    their ids. SQLite would rather read every row of a target by its index, and sort them.
+    """
     return func.coalesce(column, None)
 
 
@@ -73,30 +82,52 @@ def _canary(row: Any) -> CanaryPoint:
 
 
 def canaries_after(
-    connection: Connection, target_id: int, after: int, limit: int = PAGE, until_us: int = FOR_EVER_US
+    connection: Connection,
+    target_id: int,
+    after: int,
+    limit: int = PAGE,
+    until_us: int = FOR_EVER_US,
 ) -> list[tuple[int, CanaryPoint]]:
-    """Samples of a target with greater ids, each with its id. What is dated after `until_us` is left out: a clock went wrong there."""
-    query = _canary_select(target_id).where(t.sample.c.id > after, t.sample.c.started_at_us <= until_us)
+    """Samples of a target with greater ids, each with its id. What is dated after `until_us` is
+    left out: a clock went wrong there.
+    """
+    query = _canary_select(target_id).where(
+        t.sample.c.id > after, t.sample.c.started_at_us <= until_us
+    )
     query = query.order_by(t.sample.c.id).limit(limit)
     return [(row[0], _canary(row)) for row in connection.execute(query)]
 
 
 def servers_after(
-    connection: Connection, target_id: int, after: int, limit: int = PAGE, until_us: int = FOR_EVER_US
+    connection: Connection,
+    target_id: int,
+    after: int,
+    limit: int = PAGE,
+    until_us: int = FOR_EVER_US,
 ) -> list[tuple[int, ServerPoint]]:
     """Readings of a target's metrics page with greater ids, likewise."""
     table = t.server_reading
     columns = [table.c[name] for name in ServerPoint._fields]
-    query = select(table.c.id, *columns).where(_by_id(table.c.target_id) == target_id, table.c.id > after, table.c.at_us <= until_us)
-    return [(row[0], ServerPoint._make(row[1:])) for row in connection.execute(query.order_by(table.c.id).limit(limit))]
+    query = select(table.c.id, *columns).where(
+        _by_id(table.c.target_id) == target_id, table.c.id > after, table.c.at_us <= until_us
+    )
+    return [
+        (row[0], ServerPoint._make(row[1:]))
+        for row in connection.execute(query.order_by(table.c.id).limit(limit))
+    ]
 
 
-#: Of the figures kept as least, median and largest, detection takes the median: a single one lies (docs/detection.md).
+#: Of the figures kept as least, median and largest, detection takes the median: a single one lies
+#: (docs/detection.md).
 _MEDIANS = {"temp_c", "sm_clock_mhz", "power_w", "util"}
 
 
 def cards_after(
-    connection: Connection, uuids: Collection[str], after: int, limit: int = PAGE, until_us: int = FOR_EVER_US
+    connection: Connection,
+    uuids: Collection[str],
+    after: int,
+    limit: int = PAGE,
+    until_us: int = FOR_EVER_US,
 ) -> list[tuple[int, CardPoint]]:
     """Readings of these cards with greater ids, likewise."""
     table = t.gpu_reading
@@ -104,21 +135,33 @@ def cards_after(
     columns = [table.c[names.get(name, name)] for name in CardPoint._fields]
     own = _by_id(table.c.gpu_uuid).in_(sorted(uuids))
     query = select(table.c.id, *columns).where(own, table.c.id > after, table.c.at_us <= until_us)
-    return [(row[0], CardPoint._make(row[1:])) for row in connection.execute(query.order_by(table.c.id).limit(limit))]
+    return [
+        (row[0], CardPoint._make(row[1:]))
+        for row in connection.execute(query.order_by(table.c.id).limit(limit))
+    ]
 
 
 def newest(connection: Connection) -> Cursor:
-    """The last rows of all, whosever they are: what is before them was looked through and need not be again."""
-    ids = (select(func.max(table.c.id)).scalar_subquery() for table in (t.sample, t.server_reading, t.gpu_reading))
+    """The last rows of all, whosever they are: what is before them was looked through and need not
+    be again.
+    """
+    ids = (
+        select(func.max(table.c.id)).scalar_subquery()
+        for table in (t.sample, t.server_reading, t.gpu_reading)
+    )
     return Cursor(*(int(found or 0) for found in connection.execute(select(*ids)).one()))
 
 
-def cursor_at(connection: Connection, target_id: int, uuids: Collection[str], moment: datetime | None) -> Cursor:
+def cursor_at(
+    connection: Connection, target_id: int, uuids: Collection[str], moment: datetime | None
+) -> Cursor:
     """The last rows before a moment; None: the last there are."""
 
     def last(table: Any, at: Any, *of: Any) -> int:
         before = () if moment is None else (at < to_us(moment),)
-        return int(connection.execute(select(func.max(table.c.id)).where(*of, *before)).scalar() or 0)
+        return int(
+            connection.execute(select(func.max(table.c.id)).where(*of, *before)).scalar() or 0
+        )
 
     return Cursor(
         last(t.sample, t.sample.c.started_at_us, t.sample.c.target_id == target_id),
@@ -129,7 +172,9 @@ def cursor_at(connection: Connection, target_id: int, uuids: Collection[str], mo
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of one target's history as three streams: the rows after `begin`, up to those of `end` themselves."""
+    """A stretch of one target's history as three streams: the rows after `begin`, up to those of
+    `end` themselves.
+    """
 
     connection: Connection
     target_id: int
@@ -165,13 +210,20 @@ def _paged(page: Callable[[int], list[tuple[int, P]]], after: int, end: int) -> 
 
 def noted_cards(connection: Connection, target_id: int) -> list[str]:
     """The cards of a target as far as the daemon ever saw them."""
-    return list(connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar() or [])
+    return list(
+        connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar()
+        or []
+    )
 
 
 def cards_of(connection: Connection, target_id: int) -> list[str]:
     """The cards of a target: those that the daemon noted, and those that its samples name."""
     noted = noted_cards(connection, target_id)
-    named = select(t.sample.c.gpu_uuid).where(t.sample.c.target_id == target_id, t.sample.c.gpu_uuid.is_not(None)).distinct()
+    named = (
+        select(t.sample.c.gpu_uuid)
+        .where(t.sample.c.target_id == target_id, t.sample.c.gpu_uuid.is_not(None))
+        .distinct()
+    )
     return sorted({*noted, *connection.execute(named).scalars()})
 
 

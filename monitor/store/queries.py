@@ -48,7 +48,9 @@ def _sample_select() -> Select[Any]:
             t.sample.c.verdict,
             t.sample.c.stale,
             t.fingerprint.c.digest.label("fingerprint"),
-            func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us).label("process_start_us"),
+            func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us).label(
+                "process_start_us"
+            ),
             t.output.c.text.label("output"),
             *(t.sample.c[name] for name in _PLAIN),
         )
@@ -79,7 +81,11 @@ def _filtered(query: Select[Any], wanted: SampleFilter) -> Select[Any]:
 
 def samples(connection: Connection, wanted: SampleFilter, limit: int | None = None) -> list[Sample]:
     """Samples in the order they were taken; with a limit, the newest ones."""
-    query = _filtered(_sample_select(), wanted).order_by(t.sample.c.started_at_us.desc(), t.sample.c.id.desc()).limit(limit)
+    query = (
+        _filtered(_sample_select(), wanted)
+        .order_by(t.sample.c.started_at_us.desc(), t.sample.c.id.desc())
+        .limit(limit)
+    )
     return [_sample(row) for row in reversed(connection.execute(query).all())]
 
 
@@ -89,21 +95,54 @@ def newest_id(connection: Connection) -> int:
 
 
 def samples_after(connection: Connection, target_id: int, after: int) -> list[Sample]:
-    """Samples of a target with greater numbers, in the order in which they were stored, which is the order in which they were known."""
-    own = func.coalesce(t.sample.c.target_id, None) == target_id  # by number: SQLite would rather read every row of the target
-    ids = list(connection.execute(select(t.sample.c.id).where(t.sample.c.id > after, own)).scalars())
-    rows = connection.execute(_sample_select().where(t.sample.c.id.in_(ids)).order_by(t.sample.c.id)).all() if ids else []
+    """Samples of a target with greater numbers, in the order in which they were stored, which is
+    the order in which they were known.
+    """
+    own = (
+        func.coalesce(t.sample.c.target_id, None) == target_id
+    )  # by number: SQLite would rather read every row of the target
+    ids = list(
+        connection.execute(select(t.sample.c.id).where(t.sample.c.id > after, own)).scalars()
+    )
+    rows = (
+        connection.execute(
+            _sample_select().where(t.sample.c.id.in_(ids)).order_by(t.sample.c.id)
+        ).all()
+        if ids
+        else []
+    )
     return [_sample(row) for row in rows]
 
 
-def last_judged(connection: Connection, target_id: int, probe: str, before: datetime, limit: int) -> list[Sample]:
-    """A probe's newest runs from before a moment that have a verdict, oldest first, however long ago they were. It reads back through
-    the target's history until it has so many."""
-    revisions = select(t.probe_revision.c.id).join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id).where(t.probe.c.name == probe)
-    own = (t.sample.c.target_id == target_id, t.sample.c.revision_id.in_(revisions), t.sample.c.verdict.in_(sorted(JUDGED)))
-    newest = select(t.sample.c.id).where(*own, t.sample.c.started_at_us < to_us(before)).order_by(t.sample.c.started_at_us.desc())
+def last_judged(
+    connection: Connection, target_id: int, probe: str, before: datetime, limit: int
+) -> list[Sample]:
+    """A probe's newest runs from before a moment that have a verdict, oldest first, however long
+    ago they were. It reads back through the target's history until it has so many.
+    """
+    revisions = (
+        select(t.probe_revision.c.id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .where(t.probe.c.name == probe)
+    )
+    own = (
+        t.sample.c.target_id == target_id,
+        t.sample.c.revision_id.in_(revisions),
+        t.sample.c.verdict.in_(sorted(JUDGED)),
+    )
+    newest = (
+        select(t.sample.c.id)
+        .where(*own, t.sample.c.started_at_us < to_us(before))
+        .order_by(t.sample.c.started_at_us.desc())
+    )
     ids = list(connection.execute(newest.limit(limit)).scalars())
-    rows = connection.execute(_sample_select().where(t.sample.c.id.in_(ids)).order_by(t.sample.c.started_at_us)).all() if ids else []
+    rows = (
+        connection.execute(
+            _sample_select().where(t.sample.c.id.in_(ids)).order_by(t.sample.c.started_at_us)
+        ).all()
+        if ids
+        else []
+    )
     return [_sample(row) for row in rows]
 
 
@@ -115,7 +154,9 @@ def detail(connection: Connection, sample_id: int) -> str | None:
 
 def sample(connection: Connection, sample_id: int) -> tuple[Sample, str | None] | None:
     """One sample with the sentence about its failure, if it has one."""
-    row = connection.execute(_sample_select().add_columns(t.sample.c.detail).where(t.sample.c.id == sample_id)).first()
+    row = connection.execute(
+        _sample_select().add_columns(t.sample.c.detail).where(t.sample.c.id == sample_id)
+    ).first()
     return None if row is None else (_sample(row), row.detail)
 
 
@@ -140,7 +181,9 @@ def _sample(row: Row[Any]) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """A watched server as the history knows it. `schedule`: by probe, seconds between runs or a cron line."""
+    """A watched server as the history knows it. `schedule`: by probe, seconds between runs or a
+    cron line.
+    """
 
     id: int
     name: str
@@ -155,7 +198,16 @@ def targets(connection: Connection) -> list[TargetRow]:
     """All targets, by name."""
     rows = connection.execute(select(t.target).order_by(t.target.c.name)).all()
     return [
-        TargetRow(r.id, r.name, r.url, dict(r.probes or {}), r.fingerprint_id, r.process_start_id, from_us(r.first_seen_us)) for r in rows
+        TargetRow(
+            r.id,
+            r.name,
+            r.url,
+            dict(r.probes or {}),
+            r.fingerprint_id,
+            r.process_start_id,
+            from_us(r.first_seen_us),
+        )
+        for r in rows
     ]
 
 
@@ -166,17 +218,28 @@ def target(connection: Connection, name: str) -> TargetRow | None:
 
 def is_watched(connection: Connection, target_id: int) -> bool:
     """Whether a daemon watches a target, or ever did: it notes there what it runs."""
-    return bool(connection.execute(select(t.target.c.probes).where(t.target.c.id == target_id)).scalar())
+    return bool(
+        connection.execute(select(t.target.c.probes).where(t.target.c.id == target_id)).scalar()
+    )
 
 
 def known_names(connection: Connection, what: str) -> list[str]:
     """Every name in the history of a kind: target, probe or class."""
-    column = {"target": t.target.c.name, "probe": t.probe.c.name, "class": t.probe_revision.c["class"]}[what]
-    return [str(name) for name in connection.execute(select(column).distinct().order_by(column)).scalars()]
+    column = {
+        "target": t.target.c.name,
+        "probe": t.probe.c.name,
+        "class": t.probe_revision.c["class"],
+    }[what]
+    return [
+        str(name)
+        for name in connection.execute(select(column).distinct().order_by(column)).scalars()
+    ]
 
 
 def unread_since(connection: Connection, since: datetime) -> list[str]:
-    """Targets whose metrics page nobody has tried to read since a moment: no daemon watches them."""
+    """Targets whose metrics page nobody has tried to read since a moment: no daemon watches
+    them.
+    """
     table = t.server_reading
     watched = select(table.c.target_id).where(table.c.at_us >= to_us(since)).distinct()
     query = select(t.target.c.name).where(t.target.c.id.not_in(watched)).order_by(t.target.c.name)
@@ -215,31 +278,55 @@ def newest_details(connection: Connection, target_name: str, since: datetime) ->
         .join(t.probe_revision, t.probe_revision.c.probe_id == t.probe.c.id)
         .join(t.sample, t.sample.c.revision_id == t.probe_revision.c.id)
         .join(t.target, t.target.c.id == t.sample.c.target_id)
-        .where(t.target.c.name == target_name, t.sample.c.started_at_us >= to_us(since), t.sample.c.detail.is_not(None))
+        .where(
+            t.target.c.name == target_name,
+            t.sample.c.started_at_us >= to_us(since),
+            t.sample.c.detail.is_not(None),
+        )
         .order_by(t.sample.c.started_at_us)
     )
     return {str(row[0]): str(row[1]) for row in connection.execute(query)}
 
 
-def warmed_parameter_sets(connection: Connection, target_id: int, process_start_id: int) -> set[str]:
-    """Parameter sets that this start of the server has already answered well: their next canary is not cold."""
+def warmed_parameter_sets(
+    connection: Connection, target_id: int, process_start_id: int
+) -> set[str]:
+    """Parameter sets that this start of the server has already answered well: their next canary is
+    not cold.
+    """
     query = (
         select(t.probe_revision.c.parameter_set)
         .join(t.sample, t.sample.c.revision_id == t.probe_revision.c.id)
-        .where(t.sample.c.target_id == target_id, t.sample.c.process_start_id == process_start_id, t.sample.c.outcome == Outcome.OK.value)
+        .where(
+            t.sample.c.target_id == target_id,
+            t.sample.c.process_start_id == process_start_id,
+            t.sample.c.outcome == Outcome.OK.value,
+        )
         .distinct()
     )
     return {str(name) for name in connection.execute(query).scalars()}
 
 
-def tokens_between(connection: Connection, target_id: int, since: datetime, until: datetime) -> list[tuple[datetime, int, str]]:
+def tokens_between(
+    connection: Connection, target_id: int, since: datetime, until: datetime
+) -> list[tuple[datetime, int, str]]:
     """What each canary of that time cost in prompt and answer tokens, with its traffic class."""
     query = (
-        select(t.sample.c.started_at_us, t.sample.c.prompt_tokens, t.sample.c.completion_tokens, t.probe_revision.c["class"])
+        select(
+            t.sample.c.started_at_us,
+            t.sample.c.prompt_tokens,
+            t.sample.c.completion_tokens,
+            t.probe_revision.c["class"],
+        )
         .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
-        .where(t.sample.c.target_id == target_id, t.sample.c.started_at_us.between(to_us(since), to_us(until)))
+        .where(
+            t.sample.c.target_id == target_id,
+            t.sample.c.started_at_us.between(to_us(since), to_us(until)),
+        )
     )
-    return [(from_us(r[0]), (r[1] or 0) + (r[2] or 0), str(r[3])) for r in connection.execute(query)]
+    return [
+        (from_us(r[0]), (r[1] or 0) + (r[2] or 0), str(r[3])) for r in connection.execute(query)
+    ]
 
 
 def process_start(connection: Connection, row_id: int) -> Row[Any] | None:
@@ -250,7 +337,12 @@ def process_start(connection: Connection, row_id: int) -> Row[Any] | None:
 def last_counters(connection: Connection, target_id: int) -> Row[Any] | None:
     """The newest good reading of a target's metrics page."""
     table = t.server_reading
-    query = select(table).where(table.c.target_id == target_id, table.c.state == "ok").order_by(table.c.at_us.desc()).limit(1)
+    query = (
+        select(table)
+        .where(table.c.target_id == target_id, table.c.state == "ok")
+        .order_by(table.c.at_us.desc())
+        .limit(1)
+    )
     return connection.execute(query).first()
 
 
@@ -265,11 +357,16 @@ def gpu_events(connection: Connection, uuids: Collection[str], since: datetime) 
     """Faults that the driver reported for these cards since a moment, oldest first."""
     table = t.gpu_event
     query = select(table).where(table.c.gpu_uuid.in_(sorted(uuids)), table.c.at_us >= to_us(since))
-    return [GpuEvent(row.gpu_uuid, from_us(row.at_us), row.xid) for row in connection.execute(query.order_by(table.c.at_us, table.c.id))]
+    return [
+        GpuEvent(row.gpu_uuid, from_us(row.at_us), row.xid)
+        for row in connection.execute(query.order_by(table.c.at_us, table.c.id))
+    ]
 
 
 def skipped(connection: Connection, target_id: int, since: datetime) -> dict[str, int]:
     """Runs that did not happen since a moment, by reason."""
     table = t.skipped_run
-    query = select(table.c.reason, func.sum(table.c.count)).where(table.c.target_id == target_id, table.c.at_us >= to_us(since))
+    query = select(table.c.reason, func.sum(table.c.count)).where(
+        table.c.target_id == target_id, table.c.at_us >= to_us(since)
+    )
     return {str(r[0]): int(r[1]) for r in connection.execute(query.group_by(table.c.reason))}

@@ -1,4 +1,6 @@
-"""What is written while measuring: targets, probe revisions, samples, readings, skipped runs. Each function is part of a transaction."""
+"""What is written while measuring: targets, probe revisions, samples, readings, skipped runs. Each
+function is part of a transaction.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from monitor.text import one_line, whole_text
 
 def ensure_target(connection: Connection, name: str, url: str, now: datetime) -> int:
     """The id of a target, made at first sight; a changed address is noted."""
-    row = connection.execute(select(t.target.c.id, t.target.c.url).where(t.target.c.name == name)).first()
+    row = connection.execute(
+        select(t.target.c.id, t.target.c.url).where(t.target.c.name == name)
+    ).first()
     if row is None:
         return _new_id(connection, t.target, name=name, url=url, first_seen_us=to_us(now))
     if row.url != url:
@@ -26,18 +30,26 @@ def ensure_target(connection: Connection, name: str, url: str, now: datetime) ->
     return int(row.id)
 
 
-def note_schedule(connection: Connection, target_id: int, schedule: Mapping[str, float | str | None]) -> None:
+def note_schedule(
+    connection: Connection, target_id: int, schedule: Mapping[str, float | str | None]
+) -> None:
     """What is run on a target from now on: seconds between runs by probe, or a cron line."""
-    connection.execute(update(t.target).where(t.target.c.id == target_id).values(probes=dict(schedule)))
+    connection.execute(
+        update(t.target).where(t.target.c.id == target_id).values(probes=dict(schedule))
+    )
 
 
 def ensure_revision(connection: Connection, probe: Probe, now: datetime) -> int:
-    """The id of a probe's present text. A changed text is a new revision; history keeps the old one."""
+    """The id of a probe's present text. A changed text is a new revision; history keeps the old
+    one.
+    """
     probe_id = connection.execute(select(t.probe.c.id).where(t.probe.c.name == probe.name)).scalar()
     if probe_id is None:
         probe_id = _new_id(connection, t.probe, name=probe.name)
     table = t.probe_revision
-    found = connection.execute(select(table.c.id).where(table.c.probe_id == probe_id, table.c.digest == probe.revision)).scalar()
+    found = connection.execute(
+        select(table.c.id).where(table.c.probe_id == probe_id, table.c.digest == probe.revision)
+    ).scalar()
     if found is not None:
         return int(found)
     values = {
@@ -53,15 +65,21 @@ def ensure_revision(connection: Connection, probe: Probe, now: datetime) -> int:
 
 def definition(probe: Probe) -> dict[str, Any]:
     """A probe as JSON, the way it was run."""
-    return {k: v for k, v in asdict(probe).items() if v is not None and k not in {"name", "revision"}}
+    return {
+        k: v for k, v in asdict(probe).items() if v is not None and k not in {"name", "revision"}
+    }
 
 
 def ensure_output(connection: Connection, text: str) -> int:
-    """The id of an answer's text; each distinct text is kept once. What no database takes in a text (monitor/text.py) becomes U+FFFD."""
+    """The id of an answer's text; each distinct text is kept once. What no database takes in a text
+    (monitor/text.py) becomes U+FFFD.
+    """
     text = whole_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     found = connection.execute(select(t.output.c.id).where(t.output.c.sha256 == digest)).scalar()
-    return int(found) if found is not None else _new_id(connection, t.output, sha256=digest, text=text)
+    return (
+        int(found) if found is not None else _new_id(connection, t.output, sha256=digest, text=text)
+    )
 
 
 _STORED_AS_IS = {c.name for c in t.sample.columns} & set(Sample.__dataclass_fields__) - {"id"}
@@ -80,8 +98,14 @@ def insert_sample(
 ) -> int:
     """Store one sample; returns its id."""
     values = {name: getattr(sample, name) for name in _STORED_AS_IS}
-    values["finish_reason"] = None if sample.finish_reason is None else one_line(whole_text(sample.finish_reason))
-    values |= {"phase": sample.phase.value, "outcome": sample.outcome.value, "verdict": sample.verdict.value}
+    values["finish_reason"] = (
+        None if sample.finish_reason is None else one_line(whole_text(sample.finish_reason))
+    )
+    values |= {
+        "phase": sample.phase.value,
+        "outcome": sample.outcome.value,
+        "verdict": sample.verdict.value,
+    }
     return _new_id(
         connection,
         t.sample,
@@ -100,33 +124,61 @@ def insert_sample(
 _READING_COLUMNS = {c.name for c in t.server_reading.columns} & set(ServerPage.__dataclass_fields__)
 
 
-def insert_server_reading(connection: Connection, target_id: int, page: ServerPage, process_start_id: int | None) -> None:
-    """Store one reading of the metrics page; counters as they stand, so that nothing between two readings is lost."""
+def insert_server_reading(
+    connection: Connection, target_id: int, page: ServerPage, process_start_id: int | None
+) -> None:
+    """Store one reading of the metrics page; counters as they stand, so that nothing between two
+    readings is lost.
+    """
     values = {name: getattr(page, name) for name in _READING_COLUMNS}
-    values |= {"target_id": target_id, "at_us": to_us(page.at), "process_start_id": process_start_id}
+    values |= {
+        "target_id": target_id,
+        "at_us": to_us(page.at),
+        "process_start_id": process_start_id,
+    }
     connection.execute(insert(t.server_reading).values(**values))
 
 
 _GPU_COLUMNS = {c.name for c in t.gpu_reading.columns} - {"id", "gpu_uuid", "at_us"}
 
 
-def insert_gpu_reading(connection: Connection, uuid: str, at: datetime, values: Mapping[str, Any]) -> None:
-    """Store what one card did in one window: least, median and largest, and the counters at its end."""
+def insert_gpu_reading(
+    connection: Connection, uuid: str, at: datetime, values: Mapping[str, Any]
+) -> None:
+    """Store what one card did in one window: least, median and largest, and the counters at its
+    end.
+    """
     chosen = {name: values[name] for name in _GPU_COLUMNS if name in values}
     connection.execute(insert(t.gpu_reading).values(gpu_uuid=uuid, at_us=to_us(at), **chosen))
 
 
 def insert_gpu_event(connection: Connection, event: GpuEvent) -> None:
     """Store a fault that the driver reported; a second one with the same number is a second row."""
-    connection.execute(insert(t.gpu_event).values(gpu_uuid=event.uuid, at_us=to_us(event.at), xid=event.xid))
+    connection.execute(
+        insert(t.gpu_event).values(gpu_uuid=event.uuid, at_us=to_us(event.at), xid=event.xid)
+    )
 
 
-def insert_skipped(connection: Connection, target_id: int, probe: str, at: datetime, *, reason: str, count: int = 1) -> None:
-    """Count runs that did not happen, with the reason: a gap in the history must not look like calm."""
-    connection.execute(insert(t.skipped_run).values(target_id=target_id, probe=probe, at_us=to_us(at), reason=reason, count=count))
+def insert_skipped(
+    connection: Connection, target_id: int, probe: str, at: datetime, *, reason: str, count: int = 1
+) -> None:
+    """Count runs that did not happen, with the reason: a gap in the history must not look like
+    calm.
+    """
+    connection.execute(
+        insert(t.skipped_run).values(
+            target_id=target_id, probe=probe, at_us=to_us(at), reason=reason, count=count
+        )
+    )
 
 
-def start_process(connection: Connection, target_id: int, started_at: datetime | None, seen_at: datetime, source: str) -> int:
+def start_process(
+    connection: Connection,
+    target_id: int,
+    started_at: datetime | None,
+    seen_at: datetime,
+    source: str,
+) -> int:
     """A new start of the server's process; it becomes the current one."""
     row_id = _new_id(
         connection,
@@ -136,7 +188,9 @@ def start_process(connection: Connection, target_id: int, started_at: datetime |
         seen_at_us=to_us(seen_at),
         source=source,
     )
-    connection.execute(update(t.target).where(t.target.c.id == target_id).values(process_start_id=row_id))
+    connection.execute(
+        update(t.target).where(t.target.c.id == target_id).values(process_start_id=row_id)
+    )
     return row_id
 
 
@@ -144,21 +198,41 @@ def note_first_answer(connection: Connection, process_start_id: int, at: datetim
     """When a start of the server first answered us well; later answers change nothing."""
     table = t.process_start
     connection.execute(
-        update(table).where(table.c.id == process_start_id, table.c.first_answer_at_us.is_(None)).values(first_answer_at_us=to_us(at))
+        update(table)
+        .where(table.c.id == process_start_id, table.c.first_answer_at_us.is_(None))
+        .values(first_answer_at_us=to_us(at))
     )
 
 
 def take_lease(
-    connection: Connection, name: str, holder: str, now: datetime, until: datetime, is_dead: Callable[[str], bool] = lambda _holder: False
+    connection: Connection,
+    name: str,
+    holder: str,
+    now: datetime,
+    until: datetime,
+    is_dead: Callable[[str], bool] = lambda _holder: False,
 ) -> bool:
     """Take or renew a lease; False while somebody else holds it who is not known to be dead."""
-    row = connection.execute(select(t.lease.c.holder, t.lease.c.expires_at_us).where(t.lease.c.name == name)).first()
-    if row is not None and row.holder != holder and row.expires_at_us > to_us(now) and not is_dead(row.holder):
+    row = connection.execute(
+        select(t.lease.c.holder, t.lease.c.expires_at_us).where(t.lease.c.name == name)
+    ).first()
+    if (
+        row is not None
+        and row.holder != holder
+        and row.expires_at_us > to_us(now)
+        and not is_dead(row.holder)
+    ):
         return False
     if row is None:
-        connection.execute(insert(t.lease).values(name=name, holder=holder, expires_at_us=to_us(until)))
+        connection.execute(
+            insert(t.lease).values(name=name, holder=holder, expires_at_us=to_us(until))
+        )
     else:
-        connection.execute(update(t.lease).where(t.lease.c.name == name).values(holder=holder, expires_at_us=to_us(until)))
+        connection.execute(
+            update(t.lease)
+            .where(t.lease.c.name == name)
+            .values(holder=holder, expires_at_us=to_us(until))
+        )
     return True
 
 

@@ -1,12 +1,25 @@
-"""The tables of the history. Times are integer UTC microseconds (`_us`), other units stand in the names as everywhere; NULL is unknown.
+"""The tables of the history. Times are integer UTC microseconds (`_us`), other units stand in the
+names as everywhere; NULL is unknown.
 
-The schema is made by the migrations (migrations/versions); a test holds the two together. The public face is the view `samples`.
-Here is what was measured; what was concluded from it is in judgedtables.py.
+The schema is made by the migrations (migrations/versions); a test holds the two together. The
+public face is the view `samples`. Here is what was measured; what was concluded from it is in
+judgedtables.py.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Column, Float, ForeignKey, Index, Integer, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from monitor.store.judgedtables import (
     delivery,
@@ -51,13 +64,25 @@ target = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("url", Text, nullable=False),
     Column("first_seen_us", BigInteger, nullable=False),
-    Column("probes", JSON),  # what the daemon runs now: {name: seconds between runs, or a cron line}: a reader knows what is overdue
+    Column(
+        "probes",
+        JSON,
+        # what the daemon runs now: {name: seconds between runs, or a cron line}: a reader knows
+        # what is overdue
+    ),
     Column("cards", JSON),  # the UUIDs of the cards that serve it, as far as they were ever seen
-    Column("fingerprint_id", Integer),  # the current one; no foreign key, since that table points back here
+    Column(
+        "fingerprint_id", Integer
+    ),  # the current one; no foreign key, since that table points back here
     Column("process_start_id", Integer),  # likewise
 )
 
-probe = Table("probe", metadata, Column("id", Integer, primary_key=True), Column("name", Text, nullable=False, unique=True))
+probe = Table(
+    "probe",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+)
 
 probe_revision = Table(
     "probe_revision",
@@ -77,10 +102,14 @@ process_start = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
-    Column("started_at_us", BigInteger),  # unknown where the server does not tell (several API servers)
+    Column(
+        "started_at_us", BigInteger
+    ),  # unknown where the server does not tell (several API servers)
     Column("seen_at_us", BigInteger, nullable=False),
     Column("source", Text, nullable=False),  # metrics | counter_fell | after_outage | first_seen
-    Column("first_answer_at_us", BigInteger),  # when our first good canary of this start got its first token
+    Column(
+        "first_answer_at_us", BigInteger
+    ),  # when our first good canary of this start got its first token
 )
 
 fingerprint = Table(
@@ -89,7 +118,9 @@ fingerprint = Table(
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
     Column("digest", Text, nullable=False),
-    Column("earlier", JSON, nullable=False, default=list),  # its digests while less of it was known: files of pins may name them
+    Column(
+        "earlier", JSON, nullable=False, default=list
+    ),  # its digests while less of it was known: files of pins may name them
     Column("fields", JSON, nullable=False),
     Column("first_seen_us", BigInteger, nullable=False),
     Column("last_seen_us", BigInteger, nullable=False),
@@ -164,7 +195,9 @@ sample = Table(
     Column("gpu_age_ms", Float),
     Column("first_divergence", Integer),
     Column("logprob_shift", Float),
-    Index("ix_sample_target_id_started_at_us", "target_id", "started_at_us"),  # history and summary of one target
+    Index(
+        "ix_sample_target_id_started_at_us", "target_id", "started_at_us"
+    ),  # history and summary of one target
     Index("ix_sample_started_at_us", "started_at_us"),  # history over all targets, retention
 )
 
@@ -244,7 +277,9 @@ skipped_run = Table(
 lease = Table(
     "lease",
     metadata,
-    Column("name", Text, primary_key=True),  # target, or target/uncapped: one canary at a time in each lane
+    Column(
+        "name", Text, primary_key=True
+    ),  # target, or target/uncapped: one canary at a time in each lane
     Column("holder", Text, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
 )

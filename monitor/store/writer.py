@@ -1,7 +1,8 @@
-"""The one thread of a process that writes. Work is a function of a connection; each runs in a transaction of its own.
+"""The one thread of a process that writes. Work is a function of a connection; each runs in a
+transaction of its own.
 
-A database that is busy, full or away for a while loses nothing: the work at the head of the queue is tried again until it goes through,
-while up to QUEUE_LIMIT pieces of work wait behind it.
+A database that is busy, full or away for a while loses nothing: the work at the head of the queue
+is tried again until it goes through, while up to QUEUE_LIMIT pieces of work wait behind it.
 """
 
 from __future__ import annotations
@@ -22,31 +23,45 @@ from monitor.store.database import DatabaseError, reason
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-QUEUE_LIMIT = 20_000  # about three hours of a target at one canary and one reading every few seconds
+QUEUE_LIMIT = (
+    20_000  # about three hours of a target at one canary and one reading every few seconds
+)
 RETRY_S = (0.5, 1.0, 2.0, 5.0)
 
 
 class Writer:
-    """Runs pieces of work one after the other. `patient`: try again for ever (the daemon); otherwise fail after the first try."""
+    """Runs pieces of work one after the other. `patient`: try again for ever (the daemon);
+    otherwise fail after the first try.
+    """
 
     def __init__(self, engine: Engine, patient: bool = True) -> None:
         self._engine = engine
         self._patient = patient
-        self._work: queue.SimpleQueue[tuple[Callable[[Connection], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[Connection], Any], Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
         self._stopping = threading.Event()
         self._lock = threading.Lock()  # nothing is queued behind the end
-        self.failing_since: float | None = None  # time.monotonic() since when the head of the queue cannot be written
+        self.failing_since: float | None = (
+            None  # time.monotonic() since when the head of the queue cannot be written
+        )
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[Connection], T]) -> Future[T]:
-        """Hand over one transaction. The future raises DatabaseError if the queue is full or the work cannot be done."""
+        """Hand over one transaction. The future raises DatabaseError if the queue is full or the
+        work cannot be done.
+        """
         future: Future[T] = Future()
         with self._lock:
             if self._stopping.is_set():
-                future.set_exception(DatabaseError("the database is closed; nothing more is written"))
+                future.set_exception(
+                    DatabaseError("the database is closed; nothing more is written")
+                )
             elif self._work.qsize() >= QUEUE_LIMIT:
-                future.set_exception(DatabaseError(f"{QUEUE_LIMIT} writes wait for the database; this one is lost"))
+                future.set_exception(
+                    DatabaseError(f"{QUEUE_LIMIT} writes wait for the database; this one is lost")
+                )
             else:
                 self._work.put((work, future))
         return future
@@ -56,7 +71,9 @@ class Writer:
         return self.submit(work).result()
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Finish what is queued, then stop and close the database. Returns after `patience_s` at the latest."""
+        """Finish what is queued, then stop and close the database. Returns after `patience_s` at
+        the latest.
+        """
         with self._lock:
             self._stopping.set()
             self._work.put(None)
@@ -76,13 +93,16 @@ class Writer:
                     result = work(connection)
             except OperationalError as error:  # busy, full, away: it may pass
                 if not self._wait(attempt, error):
-                    future.set_exception(DatabaseError(f"the database cannot be written: {reason(error)}"))
+                    future.set_exception(
+                        DatabaseError(f"the database cannot be written: {reason(error)}")
+                    )
                     return
             except IntegrityError as error:
                 log.error("a write is lost: the database refuses a row: %s", reason(error))
                 future.set_exception(DatabaseError(f"the database refuses a row: {reason(error)}"))
                 return
-            except Exception as error:  # the caller's own work failed; it belongs to the caller, not to this thread
+            # the caller's own work failed; it belongs to the caller, not to this thread
+            except Exception as error:
                 if not isinstance(error, Told):  # and where no caller waits, it must not vanish
                     log.exception("a write failed and is lost")
                 future.set_exception(error)

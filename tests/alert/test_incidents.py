@@ -1,4 +1,6 @@
-"""The life of an incident: one open for each key, news only when there is some, everything in the caller's transaction."""
+"""The life of an incident: one open for each key, news only when there is some, everything in the
+caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def config_change(before: int, after: int, **evidence: Any) -> Finding:
     )  # fmt: skip
 
 
-def report(history: History, finding: Finding, minutes: int = 0, channels: tuple[str, ...] = ("ops",)) -> Incident:
+def report(
+    history: History, finding: Finding, minutes: int = 0, channels: tuple[str, ...] = ("ops",)
+) -> Incident:
     """A finding that holds some minutes after noon."""
     return history.do(lambda c: incidents.report(c, finding, NOON + minutes * MINUTE, channels))
 
@@ -44,7 +48,11 @@ def get(history: History, incident: Incident) -> Incident:
 
 def close(history: History, incident: Incident, minutes: int = 1) -> None:
     """It is over."""
-    history.do(lambda c: incidents.close(c, incident, NOON + minutes * MINUTE, "the server answers again", ("ops",)))
+    history.do(
+        lambda c: incidents.close(
+            c, incident, NOON + minutes * MINUTE, "the server answers again", ("ops",)
+        )
+    )
 
 
 def test_a_finding_opens_an_incident_and_tells_each_channel_once(history: History) -> None:
@@ -66,12 +74,21 @@ def test_the_same_finding_again_is_the_same_incident_and_no_news(history: Histor
 
 def test_moving_figures_are_kept_without_a_word(history: History) -> None:
     report(history, a_finding(evidence={"failed_contacts": 2}))
-    incident = report(history, a_finding(evidence={"failed_contacts": 3}, summary="local does not answer for longer"), 1)
-    assert (incident.evidence, incident.summary) == ({"failed_contacts": 3}, "local does not answer for longer")
+    incident = report(
+        history,
+        a_finding(evidence={"failed_contacts": 3}, summary="local does not answer for longer"),
+        1,
+    )
+    assert (incident.evidence, incident.summary) == (
+        {"failed_contacts": 3},
+        "local does not answer for longer",
+    )
     assert told(history) == ["opened"]
 
 
-@pytest.mark.parametrize("news", [{"severity": Severity.WARNING}, {"cause": Cause.HEAT}], ids=["severity", "cause"])
+@pytest.mark.parametrize(
+    "news", [{"severity": Severity.WARNING}, {"cause": Cause.HEAT}], ids=["severity", "cause"]
+)
 def test_another_severity_or_cause_is_news(news: dict[str, Any], history: History) -> None:
     report(history, a_finding())
     report(history, a_finding(**news), 1)
@@ -90,8 +107,10 @@ def test_another_subject_kind_or_target_is_another_incident(history: History) ->
 def test_the_database_itself_refuses_a_second_open_incident_of_a_key(history: History) -> None:
     incident = report(history, a_finding())
     copy = (
-        "INSERT INTO incident (kind, target, subject, severity, summary, changes, evidence, opened_at_us) "
-        "SELECT kind, target, subject, severity, summary, changes, evidence, opened_at_us FROM incident"
+        "INSERT INTO incident (kind, target, subject, severity, summary, changes, evidence, "
+        "opened_at_us) "
+        "SELECT kind, target, subject, severity, summary, changes, evidence, opened_at_us FROM "
+        "incident"
     )
     with pytest.raises(IntegrityError, match="UNIQUE"):
         history.do(lambda c: c.exec_driver_sql(copy))
@@ -116,9 +135,20 @@ def test_a_chain_of_changes_keeps_what_it_was_at_first(history: History) -> None
 
 
 def test_a_chain_of_changes_keeps_the_place_to_roll_back_to(history: History) -> None:
-    report(history, config_change(4096, 2048, digest_before="aaa", digest_after="bbb", fingerprint_before=1))
-    incident = report(history, config_change(2048, 1024, digest_before="bbb", digest_after="ccc", fingerprint_before=2), 1)
-    assert incident.evidence == {"digest_before": "aaa", "digest_after": "ccc", "fingerprint_before": 1}
+    report(
+        history,
+        config_change(4096, 2048, digest_before="aaa", digest_after="bbb", fingerprint_before=1),
+    )
+    incident = report(
+        history,
+        config_change(2048, 1024, digest_before="bbb", digest_after="ccc", fingerprint_before=2),
+        1,
+    )
+    assert incident.evidence == {
+        "digest_before": "aaa",
+        "digest_after": "ccc",
+        "fingerprint_before": 1,
+    }
 
 
 def test_the_message_of_a_change_names_before_and_after(history: History) -> None:
@@ -150,7 +180,11 @@ def test_a_message_stays_as_it_was_when_it_happened(history: History) -> None:
     report(history, a_finding(severity=Severity.WARNING), 1)
     close(history, incident, 2)
     bodies = [d.payload["incident"] for d in reversed(history.do(lambda c: outbox.log(c, None)))]
-    assert [(b["severity"], b["closed_at"] is None) for b in bodies] == [("page", True), ("warning", True), ("warning", False)]
+    assert [(b["severity"], b["closed_at"] is None) for b in bodies] == [
+        ("page", True),
+        ("warning", True),
+        ("warning", False),
+    ]
 
 
 def test_closing_twice_is_told_once(history: History) -> None:
@@ -168,12 +202,18 @@ def test_a_transaction_that_fails_leaves_neither_incident_nor_message(history: H
 
     with pytest.raises(ValueError, match="on purpose"):
         history.do(work)
-    counts = [history.rows(f"SELECT count(*) AS n FROM {name}")[0]["n"] for name in ("incident", "incident_event", "finding", "delivery")]
+    counts = [
+        history.rows(f"SELECT count(*) AS n FROM {name}")[0]["n"]
+        for name in ("incident", "incident_event", "finding", "delivery")
+    ]
     assert counts == [0, 0, 0, 0]
 
 
 def test_reconciling_opens_what_is_found_and_closes_what_is_over(history: History) -> None:
-    over, stays = report(history, a_finding()), report(history, a_finding(kind=Kind.NO_SAMPLES, subject="sky"))
+    over, stays = (
+        report(history, a_finding()),
+        report(history, a_finding(kind=Kind.NO_SAMPLES, subject="sky")),
+    )
     other_kind = report(history, config_change(1, 2))
     other_target = report(history, a_finding(target="remote"))
     found = [a_finding(kind=Kind.NO_SAMPLES, subject="sky"), a_finding(kind=Kind.HUNG)]
@@ -190,7 +230,10 @@ def test_acknowledging_is_kept_with_its_note_and_sends_nothing(history: History)
     history.do(lambda c: incidents.acknowledge(c, incident.id, NOON + 2 * MINUTE, "again"))
     assert get(history, incident).acknowledged_at == NOON + MINUTE
     events = history.do(lambda c: incidents.events(c, incident.id))
-    assert [(e["event"], e["text"]) for e in events][1:] == [("acknowledged", "on it"), ("acknowledged", "again")]
+    assert [(e["event"], e["text"]) for e in events][1:] == [
+        ("acknowledged", "on it"),
+        ("acknowledged", "again"),
+    ]
     assert told(history) == ["opened"]
 
 
@@ -204,7 +247,11 @@ def test_a_note_may_be_added_after_the_end(history: History) -> None:
 
 def test_closing_by_hand_keeps_the_reason_and_tells_it(history: History) -> None:
     incident = report(history, a_finding())
-    history.do(lambda c: incidents.close_by_hand(c, incident.id, NOON + MINUTE, "closed by hand: planned work", ("ops",)))
+    history.do(
+        lambda c: incidents.close_by_hand(
+            c, incident.id, NOON + MINUTE, "closed by hand: planned work", ("ops",)
+        )
+    )
     assert get(history, incident).close_reason == "closed by hand: planned work"
     assert told(history) == ["opened", "resolved"]
 
@@ -235,21 +282,33 @@ def test_the_list_has_what_is_open_however_old_and_the_newest_first(history: His
 KEYS = [a_finding(), a_finding(kind=Kind.HUNG), a_finding(kind=Kind.NO_SAMPLES, subject="sky")]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None
+)
 @given(st.lists(st.sets(st.sampled_from(range(3))), max_size=12))
 def test_whatever_is_found_in_whatever_order_no_key_is_open_twice_and_openings_and_ends_take_turns(
     history: History, rounds: list[set[int]]
 ) -> None:
-    history.do(lambda c: [c.exec_driver_sql(f"DELETE FROM {t}") for t in ("delivery", "incident_event", "finding", "incident")])
+    history.do(
+        lambda c: [
+            c.exec_driver_sql(f"DELETE FROM {t}")
+            for t in ("delivery", "incident_event", "finding", "incident")
+        ]
+    )
     kinds = [finding.kind for finding in KEYS]
     for minute, found in enumerate(rounds):
         findings = [KEYS[index] for index in sorted(found)]
         now = NOON + minute * MINUTE
-        history.do(lambda c, f=findings, n=now: incidents.reconcile(c, "local", kinds, f, n, ("ops",)))
+        history.do(
+            lambda c, f=findings, n=now: incidents.reconcile(c, "local", kinds, f, n, ("ops",))
+        )
         assert {i.key for i in history.do(incidents.open_incidents)} == {f.key for f in findings}
     for finding in KEYS:
         rows = history.rows(
-            "SELECT e.event FROM incident_event e JOIN incident i ON i.id = e.incident_id WHERE i.kind = :kind ORDER BY e.id",
+            (
+                "SELECT e.event FROM incident_event e JOIN incident i ON i.id = e.incident_id "
+                "WHERE i.kind = :kind ORDER BY e.id"
+            ),
             kind=finding.kind.value,
         )
         events = [row["event"] for row in rows]
@@ -259,5 +318,7 @@ def test_whatever_is_found_in_whatever_order_no_key_is_open_twice_and_openings_a
 def test_a_finding_is_kept_with_the_numbers_it_rests_on(history: History) -> None:
     report(history, a_finding(evidence={"failed_contacts": 2}))
     report(history, replace(a_finding(evidence={"failed_contacts": 9}), severity=Severity.INFO), 1)
-    rows = history.rows("SELECT severity, json_extract(evidence, '$.failed_contacts') AS n FROM finding ORDER BY id")
+    rows = history.rows(
+        "SELECT severity, json_extract(evidence, '$.failed_contacts') AS n FROM finding ORDER BY id"
+    )
     assert rows == [{"severity": "page", "n": 2}, {"severity": "info", "n": 9}]

@@ -56,7 +56,11 @@ def due(history: History, now: datetime = NOON) -> list[tuple[str, str]]:
 
 def delivery(history: History, channel: str = "ops", event: str = "opened") -> Delivery:
     """One delivery as it is now."""
-    return next(d for d in history.do(lambda c: outbox.log(c, None)) if (d.channel, d.event) == (channel, event))
+    return next(
+        d
+        for d in history.do(lambda c: outbox.log(c, None))
+        if (d.channel, d.event) == (channel, event)
+    )
 
 
 def fail(history: History, one: Delivery, at: datetime, permanent: bool = False) -> Delivery:
@@ -72,10 +76,16 @@ def sent(history: History, one: Delivery, at: datetime = NOON) -> None:
 
 def all_due(history: History) -> None:
     """No back-off any more: as after a while."""
-    history.do(lambda c: c.exec_driver_sql("UPDATE delivery SET next_attempt_at_us = 0 WHERE state = 'pending'"))
+    history.do(
+        lambda c: c.exec_driver_sql(
+            "UPDATE delivery SET next_attempt_at_us = 0 WHERE state = 'pending'"
+        )
+    )
 
 
-def closed(history: History, incident: Any, channels: tuple[str, ...], at: datetime = NOON + MINUTE) -> None:
+def closed(
+    history: History, incident: Any, channels: tuple[str, ...], at: datetime = NOON + MINUTE
+) -> None:
     """The end of an incident, told."""
     history.do(lambda c: incidents.close(c, incident, at, "over", channels))
 
@@ -106,7 +116,11 @@ def test_each_failure_waits_longer_and_the_id_stays(history: History) -> None:
     assert pauses == sorted(pauses)
     assert pauses[:2] == [timedelta(seconds=2), timedelta(seconds=10)]
     assert pauses[-1] == pauses[-2] == BACK_OFF[-1]
-    assert (one.id, one.attempts, one.last_error) == (first_id, len(BACK_OFF) + 2, "answered HTTP 500")
+    assert (one.id, one.attempts, one.last_error) == (
+        first_id,
+        len(BACK_OFF) + 2,
+        "answered HTTP 500",
+    )
 
 
 def test_after_a_day_it_is_given_up_and_said(history: History) -> None:
@@ -117,7 +131,9 @@ def test_after_a_day_it_is_given_up_and_said(history: History) -> None:
     assert history.do(lambda c: outbox.undelivered(c, NOON)) == 1
 
 
-def test_what_was_given_up_long_ago_is_not_counted_for_ever_and_what_waits_is(history: History) -> None:
+def test_what_was_given_up_long_ago_is_not_counted_for_ever_and_what_waits_is(
+    history: History,
+) -> None:
     history.incident(channels=("ops", "mail"))
     fail(history, delivery(history), NOON + 24 * HOUR + MINUTE)
     assert history.do(lambda c: outbox.undelivered(c, NOON + HOUR)) == 1
@@ -133,7 +149,11 @@ def test_a_failure_that_may_pass_is_given_up_after_its_attempts(history: History
     history.incident(channels=("ops",))
     one, now, states = delivery(history), NOON, []
     for _ in range(3):
-        history.do(lambda c, one=one, now=now: outbox.mark_failed(c, one, now, "answered HTTP 404", False, at_most=3))
+        history.do(
+            lambda c, one=one, now=now: outbox.mark_failed(
+                c, one, now, "answered HTTP 404", False, at_most=3
+            )
+        )
         one = delivery(history)
         states.append((one.state, one.attempts))
         now = one.next_attempt_at or now
@@ -144,7 +164,9 @@ def test_a_failure_that_may_pass_is_given_up_after_its_attempts(history: History
 def test_the_next_attempt_is_the_earliest_that_still_waits(history: History) -> None:
     assert history.do(lambda c: outbox.next_attempt(c, NOON)) is None
     history.incident(channels=("ops", "boss"))
-    assert history.do(lambda c: outbox.next_attempt(c, NOON)) is None  # due now, so that nobody waits for them
+    assert (
+        history.do(lambda c: outbox.next_attempt(c, NOON)) is None
+    )  # due now, so that nobody waits for them
     fail(history, fail(history, delivery(history, "ops"), NOON), NOON)
     fail(history, delivery(history, "boss"), NOON)
     assert history.do(lambda c: outbox.next_attempt(c, NOON)) == NOON + BACK_OFF[0]
@@ -166,13 +188,20 @@ def test_the_end_of_an_incident_waits_for_its_beginning(history: History) -> Non
 def test_it_waits_also_where_another_channel_has_had_the_beginning(history: History) -> None:
     incident = history.incident(channels=("ops", "boss"))
     sent(history, delivery(history, "ops"))
-    fail(history, delivery(history, "boss"), NOON + MINUTE - timedelta(seconds=1))  # boss waits until one second after the end
+    fail(
+        history, delivery(history, "boss"), NOON + MINUTE - timedelta(seconds=1)
+    )  # boss waits until one second after the end
     closed(history, incident, ("ops", "boss"))
     assert due(history, NOON + MINUTE) == [("ops", "resolved")]
 
 
-def test_it_waits_also_where_another_incident_of_the_channel_ends_in_the_same_moment(history: History) -> None:
-    first, second = history.incident(channels=("ops",)), history.incident(kind=Kind.HUNG, channels=("ops",))
+def test_it_waits_also_where_another_incident_of_the_channel_ends_in_the_same_moment(
+    history: History,
+) -> None:
+    first, second = (
+        history.incident(channels=("ops",)),
+        history.incident(kind=Kind.HUNG, channels=("ops",)),
+    )
     one = next(d for d in history.do(lambda c: outbox.log(c, None)) if d.incident_id == first.id)
     other = next(d for d in history.do(lambda c: outbox.log(c, None)) if d.incident_id == second.id)
     sent(history, one)
@@ -197,7 +226,9 @@ def test_incidents_are_told_in_the_order_they_happened(history: History) -> None
     assert [d.created_at for d in ready] == [NOON, NOON + 2 * MINUTE]
 
 
-async def test_the_loop_sends_each_message_once_and_notes_it(history: History, writer: Writer) -> None:
+async def test_the_loop_sends_each_message_once_and_notes_it(
+    history: History, writer: Writer
+) -> None:
     history.incident(datetime.now(UTC), channels=("ops",))
     channel = Recorder("ops")
     dispatcher = Dispatcher(writer, {"ops": channel})
@@ -207,15 +238,25 @@ async def test_the_loop_sends_each_message_once_and_notes_it(history: History, w
     assert delivery(history).state == "sent"
 
 
-async def test_a_failed_attempt_is_tried_again_with_the_same_id(history: History, writer: Writer) -> None:
+async def test_a_failed_attempt_is_tried_again_with_the_same_id(
+    history: History, writer: Writer
+) -> None:
     history.incident(datetime.now(UTC), channels=("ops",))
     channel = Recorder("ops", DeliveryError("answered HTTP 500"))
     await Dispatcher(writer, {"ops": channel}).once()
-    assert (channel.sent, delivery(history).state, delivery(history).last_error) == ([], "pending", "answered HTTP 500")
+    assert (channel.sent, delivery(history).state, delivery(history).last_error) == (
+        [],
+        "pending",
+        "answered HTTP 500",
+    )
     all_due(history)
     await Dispatcher(writer, {"ops": channel}).once()
     assert [p["id"] for p in channel.sent] == [delivery(history).id]
-    assert (delivery(history).state, delivery(history).attempts, delivery(history).last_error) == ("sent", 2, None)
+    assert (delivery(history).state, delivery(history).attempts, delivery(history).last_error) == (
+        "sent",
+        2,
+        None,
+    )
 
 
 async def test_a_restart_delivers_what_was_pending_once(history: History, writer: Writer) -> None:
@@ -232,16 +273,27 @@ async def test_a_restart_delivers_what_was_pending_once(history: History, writer
     assert len({p["id"] for p in [*first.sent, *second.sent]}) == 2
 
 
-async def test_a_channel_that_was_taken_out_of_the_configuration_is_said_and_not_tried_for_ever(history: History, writer: Writer) -> None:
+async def test_a_channel_that_was_taken_out_of_the_configuration_is_said_and_not_tried_for_ever(
+    history: History, writer: Writer
+) -> None:
     history.incident(datetime.now(UTC), channels=("ops",))
     await Dispatcher(writer, {}).once()
-    assert (delivery(history).state, delivery(history).last_error) == ("failed", "the configuration has no channel ops any more")
+    assert (delivery(history).state, delivery(history).last_error) == (
+        "failed",
+        "the configuration has no channel ops any more",
+    )
 
 
 @asynccontextmanager
-async def running(writer: Writer, *channels: Channel, every_s: float = 3600.0) -> AsyncIterator[None]:
-    """The loop at work. It looks into the outbox by itself once an hour: what arrives in a test was told to it."""
-    task = asyncio.create_task(Dispatcher(writer, {channel.name: channel for channel in channels}).run(every_s))
+async def running(
+    writer: Writer, *channels: Channel, every_s: float = 3600.0
+) -> AsyncIterator[None]:
+    """The loop at work. It looks into the outbox by itself once an hour: what arrives in a test was
+    told to it.
+    """
+    task = asyncio.create_task(
+        Dispatcher(writer, {channel.name: channel for channel in channels}).run(every_s)
+    )
     await asyncio.sleep(0.1)  # its first look is over
     try:
         yield
@@ -262,11 +314,15 @@ async def until(true: Callable[[], object]) -> float:
 async def reported(writer: Writer, *channels: str, **finding: Any) -> Incident:
     """An incident of this process, stored as the daemon stores it."""
     return await asyncio.wrap_future(
-        writer.submit(lambda c: incidents.report(c, a_finding(**finding), datetime.now(UTC), channels))
+        writer.submit(
+            lambda c: incidents.report(c, a_finding(**finding), datetime.now(UTC), channels)
+        )
     )
 
 
-async def test_what_this_process_finds_is_sent_at_once_and_not_at_the_next_look(writer: Writer) -> None:
+async def test_what_this_process_finds_is_sent_at_once_and_not_at_the_next_look(
+    writer: Writer,
+) -> None:
     ops = Recorder("ops")
     async with running(writer, ops):
         for kind in (Kind.HUNG, Kind.SERVER_DOWN, Kind.NO_SAMPLES):
@@ -279,12 +335,18 @@ async def test_the_end_that_waited_for_the_beginning_follows_it_at_once(writer: 
     ops = Recorder("ops", delay_s=0.2)
     async with running(writer, ops):
         incident = await reported(writer, "ops")
-        await asyncio.wrap_future(writer.submit(lambda c: incidents.close(c, incident, datetime.now(UTC), "over", ("ops",))))
+        await asyncio.wrap_future(
+            writer.submit(
+                lambda c: incidents.close(c, incident, datetime.now(UTC), "over", ("ops",))
+            )
+        )
         await until(lambda: len(ops.sent) == 2)
     assert [p["event"] for p in ops.sent] == ["opened", "resolved"]
 
 
-async def test_an_attempt_that_failed_is_made_again_when_it_is_due(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_attempt_that_failed_is_made_again_when_it_is_due(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outbox, "BACK_OFF", (timedelta(seconds=0.3),))
     ops = Recorder("ops", DeliveryError("answered HTTP 500"), DeliveryError("answered HTTP 500"))
     async with running(writer, ops):
@@ -296,12 +358,18 @@ async def test_many_messages_at_once_all_arrive(writer: Writer) -> None:
     ops = Recorder("ops")
     async with running(writer, ops):
         for number in range(50):
-            writer.submit(lambda c, n=number: incidents.report(c, a_finding(subject=f"probe-{n}"), datetime.now(UTC), ("ops",)))
+            writer.submit(
+                lambda c, n=number: incidents.report(
+                    c, a_finding(subject=f"probe-{n}"), datetime.now(UTC), ("ops",)
+                )
+            )
         await until(lambda: len(ops.sent) == 50)
     assert len({p["id"] for p in ops.sent}) == 50
 
 
-async def test_what_another_process_wants_told_is_found_at_the_next_look(history: History, writer: Writer) -> None:
+async def test_what_another_process_wants_told_is_found_at_the_next_look(
+    history: History, writer: Writer
+) -> None:
     ops = Recorder("ops")
     async with running(writer, ops, every_s=0.2):
         history.incident(datetime.now(UTC), ("ops",))
@@ -341,7 +409,9 @@ async def test_a_slow_channel_does_not_hold_back_another(history: History, write
     assert [p["incident"]["kind"] for p in fast.sent] == ["hung"]
 
 
-async def test_a_message_on_its_way_is_not_sent_a_second_time(history: History, writer: Writer) -> None:
+async def test_a_message_on_its_way_is_not_sent_a_second_time(
+    history: History, writer: Writer
+) -> None:
     slow = Recorder("slow", delay_s=0.4)
     history.incident(datetime.now(UTC), ("slow",))
     task = asyncio.create_task(Dispatcher(writer, {"slow": slow}).run(every_s=0.02))
@@ -388,14 +458,21 @@ async def test_a_receiver_that_is_gone_for_good_is_given_up_and_said(
     async with running(writer, ops):
         await reported(writer, "ops")
         await until(lambda: delivery(history).state == "failed")
-    assert (delivery(history).attempts, delivery(history).last_error) == (ATTEMPTS, "answered HTTP 404")
+    assert (delivery(history).attempts, delivery(history).last_error) == (
+        ATTEMPTS,
+        "answered HTTP 404",
+    )
 
 
-async def test_through_a_real_webhook_news_arrive_in_order(history: History, writer: Writer, receiver: Receiver) -> None:
+async def test_through_a_real_webhook_news_arrive_in_order(
+    history: History, writer: Writer, receiver: Receiver
+) -> None:
     settings = ChannelSettings(name="ops", kind="webhook", url=receiver.url)
     now = datetime.now(UTC)
     incident = history.incident(now - 2 * MINUTE, channels=("ops",))
-    history.do(lambda c: incidents.report(c, a_finding(severity=Severity.WARNING), now - MINUTE, ("ops",)))
+    history.do(
+        lambda c: incidents.report(c, a_finding(severity=Severity.WARNING), now - MINUTE, ("ops",))
+    )
     closed(history, incident, ("ops",), now)
     receiver.statuses = [500]
     dispatcher = Dispatcher(writer, channels_of([settings]))

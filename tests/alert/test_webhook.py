@@ -19,12 +19,21 @@ from monitor.alert.outbox import BACK_OFF
 from monitor.alert.webhook import ATTEMPTS, Webhook
 from monitor.config.settings import ChannelSettings
 
-PAYLOAD = {"version": 1, "id": "b6b9", "event": "opened", "incident": {"summary": "max_model_len 4096 → 2048"}}
+PAYLOAD = {
+    "version": 1,
+    "id": "b6b9",
+    "event": "opened",
+    "incident": {"summary": "max_model_len 4096 → 2048"},
+}
 
 
 def webhook(url: str, timeout: str = "2s") -> Webhook:
     """A channel to an address."""
-    return Webhook(ChannelSettings.model_validate({"name": "ops", "kind": "webhook", "url": url, "timeout": timeout}))
+    return Webhook(
+        ChannelSettings.model_validate(
+            {"name": "ops", "kind": "webhook", "url": url, "timeout": timeout}
+        )
+    )
 
 
 async def failure(hook: Webhook) -> DeliveryError:
@@ -34,7 +43,9 @@ async def failure(hook: Webhook) -> DeliveryError:
     return told.value
 
 
-async def test_it_posts_the_object_as_it_is_with_its_id_as_idempotency_key(receiver: Receiver) -> None:
+async def test_it_posts_the_object_as_it_is_with_its_id_as_idempotency_key(
+    receiver: Receiver,
+) -> None:
     await webhook(receiver.url).send(PAYLOAD)
     assert receiver.deliveries == [PAYLOAD]
     headers = receiver.headers[0]
@@ -57,11 +68,19 @@ async def test_a_client_error_is_final(status: int, receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405])
-async def test_what_a_receiver_that_is_put_up_anew_may_answer_is_tried_for_as_long_as_that_takes(status: int, receiver: Receiver) -> None:
+async def test_what_a_receiver_that_is_put_up_anew_may_answer_is_tried_for_as_long_as_that_takes(
+    status: int, receiver: Receiver
+) -> None:
     receiver.statuses = [status]
     told = await failure(webhook(receiver.url))
-    assert (str(told), told.permanent, told.attempts) == (f"answered HTTP {status}", False, ATTEMPTS)
-    assert timedelta(minutes=10) < sum(BACK_OFF[: ATTEMPTS - 1], timedelta()) < timedelta(minutes=20)
+    assert (str(told), told.permanent, told.attempts) == (
+        f"answered HTTP {status}",
+        False,
+        ATTEMPTS,
+    )
+    assert (
+        timedelta(minutes=10) < sum(BACK_OFF[: ATTEMPTS - 1], timedelta()) < timedelta(minutes=20)
+    )
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 302])
@@ -146,13 +165,17 @@ async def test_an_address_in_the_environment_that_is_none_is_a_failure_that_does
     address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CANARY_TEST_HOOK", address)
-    told = await failure(Webhook(ChannelSettings(name="ops", kind="webhook", url_env="CANARY_TEST_HOOK")))
+    told = await failure(
+        Webhook(ChannelSettings(name="ops", kind="webhook", url_env="CANARY_TEST_HOOK"))
+    )
     assert "T0KEN" not in f"{told}{caplog.text}".replace("CANARY_TEST_HOOK", "")
 
 
 async def test_a_missing_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANARY_TEST_HOOK", raising=False)
-    told = await failure(Webhook(ChannelSettings(name="ops", kind="webhook", url_env="CANARY_TEST_HOOK")))
+    told = await failure(
+        Webhook(ChannelSettings(name="ops", kind="webhook", url_env="CANARY_TEST_HOOK"))
+    )
     assert "CANARY_TEST_HOOK is not set" in str(told)
 
 
@@ -165,7 +188,9 @@ async def test_a_token_in_the_address_is_in_no_error(status: int, receiver: Rece
         assert "T0KEN" not in f"{error!r} {error.__cause__!r}"
 
 
-async def test_a_proxy_of_the_environment_is_not_used_for_loopback(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_used_for_loopback(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{taken.getsockname()[1]}")

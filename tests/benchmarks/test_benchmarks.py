@@ -1,4 +1,6 @@
-"""The benchmarks use the product's insides; these tests say when they no longer fit. The figures themselves are judged by `make bench`."""
+"""The benchmarks use the product's insides; these tests say when they no longer fit. The figures
+themselves are judged by `make bench`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks")
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks"
+)
 
 
 def run(script: str, *arguments: str) -> str:
-    return subprocess.run([sys.executable, ROOT / "benchmarks" / script, *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / script, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 def test_every_weather_of_the_accuracy_benchmark_can_be_measured() -> None:

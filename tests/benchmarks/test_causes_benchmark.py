@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="an installed package has no benchmarks")
+pytestmark = pytest.mark.skipif(
+    not BENCHMARKS.is_dir(), reason="an installed package has no benchmarks"
+)
 COUNT = """
 from causes import Raises, Run, Said, lead_table, table
 def said(kind, cause, at=20.0, severity="warning"):
@@ -28,7 +30,9 @@ print(lead_table([right])[-1])
 
 def count() -> list[str]:
     program = [sys.executable, "-c", COUNT]
-    return subprocess.run(program, cwd=BENCHMARKS, check=True, capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(
+        program, cwd=BENCHMARKS, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
 
 
 def test_only_what_is_named_after_the_onset_counts_as_found() -> None:

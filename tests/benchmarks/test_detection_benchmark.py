@@ -1,4 +1,6 @@
-"""The benchmark of drift detection uses the product's insides; these tests say when they no longer fit."""
+"""The benchmark of drift detection uses the product's insides; these tests say when they no longer
+fit.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks")
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +33,23 @@ def test_series_that_are_not_there_are_said_to_be_left_out(tmp_path: Path) -> No
     assert [row[2] for row in detection_series.rows(None)[1:]] == ["not read: no --data"] * 3
 
 
-def test_its_section_is_put_between_the_marks_and_nothing_else_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_section_is_put_between_the_marks_and_nothing_else_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import detection
 
     page = tmp_path / "detection.md"
-    page.write_text("# Drift\n\n<!-- begin: detection -->\nold\n<!-- end: detection -->\n\n## After\n")
+    page.write_text(
+        "# Drift\n\n<!-- begin: detection -->\nold\n<!-- end: detection -->\n\n## After\n"
+    )
     monkeypatch.setattr(detection, "PAGE", page)
     detection.put("new")
     detection.put("newer")
     text = page.read_text()
-    assert text.startswith("# Drift\n") and "newer" in text and "old" not in text and text.count("begin: detection") == 1
+    assert (
+        text.startswith("# Drift\n")
+        and "newer" in text
+        and "old" not in text
+        and text.count("begin: detection") == 1
+    )
     assert text.endswith("<!-- end: detection -->\n\n## After\n")

@@ -1,4 +1,6 @@
-"""The benchmark of the quality gate uses the product's insides; these tests say when they no longer fit."""
+"""The benchmark of the quality gate uses the product's insides; these tests say when they no longer
+fit.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks")
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="an installed package has no benchmarks"
+)
 
 
 def test_it_measures_every_rule_and_every_fault_and_leaves_the_page_alone_when_quick() -> None:
     page = (ROOT / "docs" / "quality.md").read_bytes()
     command = [sys.executable, ROOT / "benchmarks" / "quality.py", "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # exit code 1 means "not kept": few runs scatter
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False
+    )  # exit code 1 means "not kept": few runs scatter
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     assert len(rows) == (2 + 3) + (2 + 8), done.stderr
     assert (ROOT / "docs" / "quality.md").read_bytes() == page

@@ -26,7 +26,10 @@ def test_with_cooling_as_it_was_the_trace_stays_what_it_was() -> None:
 
 def test_worse_cooling_adds_what_its_resistance_says_and_no_more_than_the_governor_allows() -> None:
     mild, bad = (cooling.changed(POINTS, cooling=lambda _, m=factor: m) for factor in (1.2, 3.0))
-    rise_c = [(after.temp_c or 0.0) - (before.temp_c or 0.0) for before, after in zip(POINTS, mild.points, strict=True)]
+    rise_c = [
+        (after.temp_c or 0.0) - (before.temp_c or 0.0)
+        for before, after in zip(POINTS, mild.points, strict=True)
+    ]
     expected_c = 0.2 * cooling.R2 * (POINTS[200].power_w or 0.0)
     assert max(rise_c) == pytest.approx(expected_c, abs=4.0)
     assert max(point.temp_c or 0.0 for point in bad.points) <= cooling.SLOWDOWN_C + 6.0

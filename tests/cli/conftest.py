@@ -46,7 +46,9 @@ Command = Callable[..., Ran]
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
     """Runs `vllm-canary WORDS`; no word of it may be a traceback."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -93,13 +95,18 @@ def few_probes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder.mkdir()
     for name in ("chat-short", "decode-fixed"):
         shutil.copy(shipped("probes") / f"{name}.yaml", folder)
-    monkeypatch.setattr(probes, "data_dir", lambda name: folder if name == "probes" else shipped(name))
+    monkeypatch.setattr(
+        probes, "data_dir", lambda name: folder if name == "probes" else shipped(name)
+    )
 
 
 def write_config(folder: Path, url: str, target: str = "", rest: str = "", **probes: str) -> Path:
     """config.yaml and probes/; `target` and `rest` are more lines of it."""
     path = folder / "config.yaml"
-    path.write_text(f"targets:\n  - name: local\n    url: {url}\n    gpus: none\n{target}listen: 127.0.0.1:0\n{rest}")
+    path.write_text(
+        f"targets:\n  - name: local\n    url: {url}\n    gpus: none\n{target}listen: "
+        f"127.0.0.1:0\n{rest}"
+    )
     (folder / "probes").mkdir(exist_ok=True)
     for name, text in (probes or {"sky": PROBE}).items():
         (folder / "probes" / f"{name}.yaml").write_text(text)

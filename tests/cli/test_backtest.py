@@ -1,4 +1,6 @@
-"""`backtest`: the daemon's judges over a file or the history, and the incidents that they would have opened."""
+"""`backtest`: the daemon's judges over a file or the history, and the incidents that they would
+have opened.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,26 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 QUICK = ("--set", "detector.learn=2h", "--set", "detector.learn_blocks=20")
 
 
-def series(hours: float, drop_at_h: float | None = None, by: float = 0.10, start: datetime = START, seed: int = 1) -> list[Sample]:
+def series(
+    hours: float,
+    drop_at_h: float | None = None,
+    by: float = 0.10,
+    start: datetime = START,
+    seed: int = 1,
+) -> list[Sample]:
     """Decode canaries once a minute, alone on the server, that get slower at an hour."""
     chance, found = random.Random(seed), []
     for minute in range(int(hours * 60)):
         slower = drop_at_h is not None and minute >= drop_at_h * 60
         rate = 90.0 * (1 - by if slower else 1.0) * chance.gauss(1, 0.004)
         ttft = 40.0 * chance.gauss(1, 0.05)
-        known = {"completion_tokens": 128, "prompt_tokens": 31, "running": 0.0, "waiting": 0.0, "fingerprint": "abc"}
+        known = {
+            "completion_tokens": 128,
+            "prompt_tokens": 31,
+            "running": 0.0,
+            "waiting": 0.0,
+            "fingerprint": "abc",
+        }
         found.append(
             a_sample(
                 id=minute + 1, probe="decode", traffic_class="batch", started_at=start + timedelta(minutes=minute), ttft_ms=ttft,
@@ -48,7 +62,11 @@ def test_a_loss_of_speed_is_found_dated_and_ends_with_1(cli: Command, tmp_path: 
     ran = cli("backtest", written(tmp_path, series(8, drop_at_h=6)), *QUICK, "--json")
     assert ran.code == 1
     [incident] = ran.json["incidents"]
-    assert (incident["kind"], incident["target"], incident["metric"]) == ("speed", "local", "decode_tok_s")
+    assert (incident["kind"], incident["target"], incident["metric"]) == (
+        "speed",
+        "local",
+        "decode_tok_s",
+    )
     assert incident["low_pct"] < incident["change_pct"] < incident["high_pct"]
     assert -12 < incident["change_pct"] < -8
     since, opened = (datetime.fromisoformat(incident[key]) for key in ("since", "opened_at"))
@@ -100,24 +118,36 @@ def test_a_service_level_can_be_tried(cli: Command, tmp_path: Path) -> None:
         ("detector.block=10ms", "it must be 1s or longer"),
         ("detector.learn=99999d", "give remember at least as long as learn"),
         ("detector.remember=99999d", "give remember at most ten years"),
-        ("classes.bach.ttft=1ms", "there is no class bach, neither in the configuration nor in what was measured; did you mean batch?"),
+        (
+            "classes.bach.ttft=1ms",
+            (
+                "there is no class bach, neither in the configuration nor in what was measured; "
+                "did you mean batch?"
+            ),
+        ),
         ("classes.bach.ttft=none", "there is no class bach"),
     ],
 )
-def test_a_threshold_that_is_none_is_told_and_2(wish: str, told: str, cli: Command, tmp_path: Path) -> None:
+def test_a_threshold_that_is_none_is_told_and_2(
+    wish: str, told: str, cli: Command, tmp_path: Path
+) -> None:
     ran = cli("backtest", written(tmp_path, series(0.1)), "--set", wish)
     assert (ran.code, told in ran.err) == (2, True), ran.err
     assert wish in ran.err
 
 
-def test_thresholds_that_only_go_together_may_come_in_any_order(cli: Command, tmp_path: Path) -> None:
+def test_thresholds_that_only_go_together_may_come_in_any_order(
+    cli: Command, tmp_path: Path
+) -> None:
     path = written(tmp_path, series(0.1))
     wishes = ("--set", "detector.small_drop=0.1", "--set", "detector.large_drop=0.2")
     assert cli("backtest", path, *wishes).code == 0
     assert cli("backtest", path, *wishes[2:], *wishes[:2]).code == 0
 
 
-def test_a_level_of_a_class_that_the_history_does_not_know_is_refused(cli: Command, history: History) -> None:
+def test_a_level_of_a_class_that_the_history_does_not_know_is_refused(
+    cli: Command, history: History
+) -> None:
     stored(history, series(1, start=datetime.now(UTC) - timedelta(hours=1)))
     ran = cli("backtest", "--db", history.database, "--set", "classes.nobody.ttft=1s")
     assert (ran.code, "there is no class nobody" in ran.err) == (2, True)
@@ -128,13 +158,20 @@ def test_a_level_of_a_class_that_the_history_does_not_know_is_refused(cli: Comma
 def test_a_level_of_a_file_that_names_no_class_is_refused(cli: Command, tmp_path: Path) -> None:
     path = tmp_path / "past.csv"
     path.write_text(f"started_at,ttft_ms\n{START.isoformat()},40\n")
-    assert "no sample names its class" in cli("backtest", str(path), "--set", "classes.chat.ttft=1s").err
+    assert (
+        "no sample names its class"
+        in cli("backtest", str(path), "--set", "classes.chat.ttft=1s").err
+    )
 
 
-def test_thresholds_and_levels_of_a_configuration_hold_here_too(cli: Command, tmp_path: Path) -> None:
+def test_thresholds_and_levels_of_a_configuration_hold_here_too(
+    cli: Command, tmp_path: Path
+) -> None:
     path = written(tmp_path, series(2))
     config = tmp_path / "config.yaml"
-    config.write_text("targets: [{name: local, url: http://127.0.0.1:9}]\nclasses:\n  batch:\n    ttft: 10ms\n")
+    config.write_text(
+        "targets: [{name: local, url: http://127.0.0.1:9}]\nclasses:\n  batch:\n    ttft: 10ms\n"
+    )
     assert cli("backtest", path, "-c", str(config)).code == 1
     assert cli("backtest", path, "-c", str(config), "--set", "classes.batch.ttft=none").code == 0
 
@@ -147,13 +184,18 @@ def test_a_broken_file_is_2_with_line_and_column(cli: Command, tmp_path: Path) -
     assert "past.csv:2: column sm_clock_mhz" in ran.err
 
 
-def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(cli: Command, tmp_path: Path) -> None:
+def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(
+    cli: Command, tmp_path: Path
+) -> None:
     gap = [*series(1), *series(1, start=START + timedelta(hours=9))]
     assert "1 gaps of over an hour" in cli("backtest", written(tmp_path, gap)).out
     assert "holds one row" in cli("backtest", written(tmp_path, series(1)[:1])).out
     path = tmp_path / "constant.csv"
     rows = [f"{(START + timedelta(minutes=n)).isoformat()},90,40" for n in range(60 * 30)]
-    path.write_text("started_at,decode_tok_s,ttft_ms\n" + "\n".join(rows).replace("T00:07:00+00:00,90", "T00:07:00+00:00,nan"))
+    path.write_text(
+        "started_at,decode_tok_s,ttft_ms\n"
+        + "\n".join(rows).replace("T00:07:00+00:00,90", "T00:07:00+00:00,nan")
+    )
     ran = cli("backtest", str(path))
     assert ran.code == 0, ran.out
     assert "decode_tok_s is 90 in every row" in ran.out
@@ -163,7 +205,9 @@ def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(cli: Command
 def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -> None:
     path = written(tmp_path, series(1))
     moments = [(START + timedelta(seconds=5 * n)).isoformat() for n in range(720)]
-    rows = [f"gpu,{at},GPU-1,60,1980,0.9,400,{max(n - 300, 0) * 10**9}" for n, at in enumerate(moments)]
+    rows = [
+        f"gpu,{at},GPU-1,60,1980,0.9,400,{max(n - 300, 0) * 10**9}" for n, at in enumerate(moments)
+    ]
     header = "kind,at,gpu_uuid,temp_c_median,sm_clock_mhz_median,util_median,power_w_median,throttle_brake_ns"
     (tmp_path / "past.readings.csv").write_text("\n".join([header, *rows]))
     ran = cli("backtest", path, "--json")
@@ -173,26 +217,41 @@ def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -
 
 
 def looks(count: int, *cards: tuple[str, str, float], target: str | None = "") -> str:
-    """A file of readings of cards (target, UUID, share of time throttled for heat), every five seconds."""
-    head = "kind,at,gpu_uuid,temp_c_median,util_median,throttle_thermal_ns" + (",target" if target is not None else "")
+    """A file of readings of cards (target, UUID, share of time throttled for heat), every five
+    seconds.
+    """
+    head = "kind,at,gpu_uuid,temp_c_median,util_median,throttle_thermal_ns" + (
+        ",target" if target is not None else ""
+    )
     rows = []
     for n in range(count):
         at = (START + timedelta(seconds=5 * n)).isoformat()
         for of, uuid, share in cards:
-            rows.append(f"gpu,{at},{uuid},88,0.99,{int(n * share * 5e9)}" + (f",{of}" if target is not None else ""))
+            rows.append(
+                f"gpu,{at},{uuid},88,0.99,{int(n * share * 5e9)}"
+                + (f",{of}" if target is not None else "")
+            )
     return "\n".join([head, *rows])
 
 
 def bare(folder: Path, columns: str, *targets: str) -> str:
-    """A file of an hour with a sample a minute of each target, and nothing in it but these columns."""
+    """A file of an hour with a sample a minute of each target, and nothing in it but these
+    columns.
+    """
     path = folder / "past.csv"
     names = [f",{name}" for name in targets] or [""]
-    rows = [f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{40 + n % 5}{t}" for n in range(60) for k, t in enumerate(names)]
+    rows = [
+        f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{40 + n % 5}{t}"
+        for n in range(60)
+        for k, t in enumerate(names)
+    ]
     path.write_text("\n".join([f"started_at,ttft_ms{columns}", *rows]))
     return str(path)
 
 
-def test_readings_that_name_a_target_are_those_of_samples_that_name_none(cli: Command, tmp_path: Path) -> None:
+def test_readings_that_name_a_target_are_those_of_samples_that_name_none(
+    cli: Command, tmp_path: Path
+) -> None:
     (tmp_path / "past.readings.csv").write_text(looks(700, ("local", "GPU-1", 1.0)))
     ran = cli("backtest", bare(tmp_path, ""), "--json")
     assert [(i["kind"], i["subject"]) for i in ran.json["incidents"]] == [("thermal", "GPU-1")]
@@ -200,7 +259,9 @@ def test_readings_that_name_a_target_are_those_of_samples_that_name_none(cli: Co
 
 
 def test_readings_of_a_second_target_are_left_out_and_counted(cli: Command, tmp_path: Path) -> None:
-    (tmp_path / "past.readings.csv").write_text(looks(60, ("local", "GPU-1", 0), ("other", "GPU-2", 1.0)))
+    (tmp_path / "past.readings.csv").write_text(
+        looks(60, ("local", "GPU-1", 0), ("other", "GPU-2", 1.0))
+    )
     told = cli("backtest", bare(tmp_path, ""))
     assert "60 readings of target other were left out" in told.out.replace("\n", " ")
     assert told.code == 0
@@ -208,8 +269,12 @@ def test_readings_of_a_second_target_are_left_out_and_counted(cli: Command, tmp_
     assert "past.csv has samples only of target local" in named.json["notes"][-1]
 
 
-def test_a_card_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_is_not(cli: Command, tmp_path: Path) -> None:
-    (tmp_path / "past.readings.csv").write_text(looks(700, ("", "GPU-a", 0), ("", "GPU-b", 1.0), ("", "GPU-c", 1.0)))
+def test_a_card_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_is_not(
+    cli: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "past.readings.csv").write_text(
+        looks(700, ("", "GPU-a", 0), ("", "GPU-b", 1.0), ("", "GPU-c", 1.0))
+    )
     rows = [
         f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{name},{40 + n % 5},{uuid if n == 59 else ''}"
         for n in range(60)
@@ -217,19 +282,30 @@ def test_a_card_that_no_sample_names_is_counted_and_one_that_a_late_sample_names
     ]
     (tmp_path / "past.csv").write_text("\n".join(["started_at,target,ttft_ms,gpu_uuid", *rows]))
     ran = cli("backtest", str(tmp_path / "past.csv"), "--json")
-    assert {target["name"]: target["gpu_readings"] for target in ran.json["targets"]} == {"a": 700, "b": 700}
+    assert {target["name"]: target["gpu_readings"] for target in ran.json["targets"]} == {
+        "a": 700,
+        "b": 700,
+    }
     assert [(i["target"], i["subject"]) for i in ran.json["incidents"]] == [("b", "GPU-b")]
     assert "700 readings of card GPU-c were left out" in ran.json["notes"][-1]
 
 
-def test_a_card_that_nobody_named_is_watched_and_is_the_one_that_the_readings_name(cli: Command, tmp_path: Path) -> None:
+def test_a_card_that_nobody_named_is_watched_and_is_the_one_that_the_readings_name(
+    cli: Command, tmp_path: Path
+) -> None:
     path = tmp_path / "past.csv"
     head = "started_at,ttft_ms,e2e_ms,gpu_temp_c,throttle_thermal_ms"
-    rows = [f"{(START + timedelta(minutes=n)).isoformat()},{40 + n % 5},1500,88,1400" for n in range(60)]
+    rows = [
+        f"{(START + timedelta(minutes=n)).isoformat()},{40 + n % 5},1500,88,1400" for n in range(60)
+    ]
     path.write_text("\n".join([head, *rows]))
-    assert {(i["kind"], i["subject"]) for i in cli("backtest", str(path), "--json").json["incidents"]} == {("thermal", "unnamed")}
+    assert {
+        (i["kind"], i["subject"]) for i in cli("backtest", str(path), "--json").json["incidents"]
+    } == {("thermal", "unnamed")}
     (tmp_path / "past.readings.csv").write_text(looks(700, ("", "GPU-1", 1.0)))
-    assert {(i["kind"], i["subject"]) for i in cli("backtest", str(path), "--json").json["incidents"]} == {("thermal", "GPU-1")}
+    assert {
+        (i["kind"], i["subject"]) for i in cli("backtest", str(path), "--json").json["incidents"]
+    } == {("thermal", "GPU-1")}
 
 
 def test_a_file_without_rows_is_3_and_says_so(cli: Command, tmp_path: Path) -> None:
@@ -244,7 +320,11 @@ def test_a_plot_is_written_over_a_plot_and_over_nothing_else(cli: Command, tmp_p
     before = path.read_text()
     (tmp_path / "link.html").symlink_to(path)
     (tmp_path / "notes.txt").write_text("mine")
-    for name, told in (("past.csv", "is the file that is read"), ("link.html", "is the file"), ("notes.txt", "no page of ours")):
+    for name, told in (
+        ("past.csv", "is the file that is read"),
+        ("link.html", "is the file"),
+        ("notes.txt", "no page of ours"),
+    ):
         ran = cli("backtest", str(path), "--plot", str(tmp_path / name))
         assert (ran.code, told in ran.err) == (2, True)
     assert (path.read_text(), (tmp_path / "notes.txt").read_text()) == (before, "mine")
@@ -264,7 +344,9 @@ def test_targets_of_a_file_are_judged_each_for_itself(cli: Command, tmp_path: Pa
     assert "it has: local, slow" in cli("backtest", path, "--target", "typo").err
 
 
-def test_the_plot_is_one_page_that_needs_nothing_else_and_shows_what_was_found(cli: Command, tmp_path: Path) -> None:
+def test_the_plot_is_one_page_that_needs_nothing_else_and_shows_what_was_found(
+    cli: Command, tmp_path: Path
+) -> None:
     plot = tmp_path / "plot.html"
     cli("backtest", written(tmp_path, series(8, drop_at_h=6)), *QUICK, "--plot", str(plot))
     page = plot.read_text(encoding="utf-8")
@@ -274,7 +356,12 @@ def test_the_plot_is_one_page_that_needs_nothing_else_and_shows_what_was_found(c
     assert "speed of decode" in page
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org", "")
-    assert cli("backtest", written(tmp_path, series(0.1)), "--plot", str(tmp_path / "no" / "plot.html")).code == 2
+    assert (
+        cli(
+            "backtest", written(tmp_path, series(0.1)), "--plot", str(tmp_path / "no" / "plot.html")
+        ).code
+        == 2
+    )
 
 
 def stored(history: History, samples: Sequence[Sample], every_s: float = 60.0) -> None:
@@ -294,12 +381,17 @@ def test_the_history_is_judged_with_what_was_learnt_before(cli: Command, history
     assert (late.code, late.json["incidents"]) == (0, [])  # it had opened before
 
 
-def test_an_outage_and_a_hang_of_the_past_are_found_as_the_daemon_finds_them(cli: Command, history: History) -> None:
+def test_an_outage_and_a_hang_of_the_past_are_found_as_the_daemon_finds_them(
+    cli: Command, history: History
+) -> None:
     begin = datetime.now(UTC) - timedelta(hours=2)
     samples = series(1, start=begin)
     gone = {"decode_tok_s": None, "ttft_ms": None, "e2e_ms": 10_000.0, "probe": "decode"}
     samples.append(a_sample(started_at=begin + timedelta(minutes=61), outcome=Outcome.HUNG, **gone))
-    samples += [a_sample(started_at=begin + timedelta(minutes=62 + n), outcome=Outcome.REFUSED, **gone) for n in range(3)]
+    samples += [
+        a_sample(started_at=begin + timedelta(minutes=62 + n), outcome=Outcome.REFUSED, **gone)
+        for n in range(3)
+    ]
     stored(history, samples)
     ran = cli("backtest", "--db", history.database, "--since", "3h", "--json")
     assert {i["kind"] for i in ran.json["incidents"]} >= {"hung", "server_down"}
@@ -310,7 +402,11 @@ def test_a_history_with_nothing_in_it_is_said(cli: Command, history: History) ->
     assert (ran.code, "the history knows no target yet" in ran.out) == (3, True)
     history.target("local", START, {"decode": 60.0})
     ran = cli("backtest", "--db", history.database)
-    assert (ran.code, "nothing was measured" in ran.out, "no incidents" in ran.out) == (3, True, False)
+    assert (ran.code, "nothing was measured" in ran.out, "no incidents" in ran.out) == (
+        3,
+        True,
+        False,
+    )
     ran = cli("backtest", "--db", history.database, "--target", "typo")
     assert (ran.code, "known targets: local" in ran.err) == (2, True)
 

@@ -45,10 +45,19 @@ def day(measured: list[Sample], history: History) -> Iterator[History]:
     """That day as a history, with the looks at the card."""
     history.target("local", measured[0].started_at, {"decode": 120.0})
     history.samples(measured)
-    values = {"count": 12, "temp_c_median": 61.0, "sm_clock_mhz_median": 1980.0, "util_median": 0.9, "power_w_median": 400.0}
+    values = {
+        "count": 12,
+        "temp_c_median": 61.0,
+        "sm_clock_mhz_median": 1980.0,
+        "util_median": 0.9,
+        "power_w_median": 400.0,
+    }
 
     begin_us = to_us(measured[0].started_at)
-    looks = [{"gpu_uuid": "GPU-1", "at_us": begin_us + minute * 60_000_000, **values} for minute in range(HOURS * 60)]
+    looks = [
+        {"gpu_uuid": "GPU-1", "at_us": begin_us + minute * 60_000_000, **values}
+        for minute in range(HOURS * 60)
+    ]
     history.do(lambda c: c.execute(insert(tables.gpu_reading), looks))
     yield history
 
@@ -77,7 +86,13 @@ def test_what_was_learnt_is_told_with_from_how_much_and_kept(day: History, cli: 
 def test_it_is_told_to_people_and_kept_by_nobody_in_a_dry_run(day: History, cli: Command) -> None:
     ran = cli("calibrate", "--db", day.database, "--dry-run")
     assert ran.code == 0
-    for told in ("decode rate alone", "beside 4.0 others", "1 % of SM clock", "card GPU-1", "(--dry-run)"):
+    for told in (
+        "decode rate alone",
+        "beside 4.0 others",
+        "1 % of SM clock",
+        "card GPU-1",
+        "(--dry-run)",
+    ):
         assert told in ran.out
     assert day.rows("SELECT * FROM detector_state") == []
 
@@ -85,14 +100,18 @@ def test_it_is_told_to_people_and_kept_by_nobody_in_a_dry_run(day: History, cli:
 def test_a_short_history_says_what_is_missing(history: History, cli: Command) -> None:
     begin = datetime.now(UTC) - timedelta(minutes=30)
     history.target("local", begin)
-    history.samples([a_sample(started_at=begin + timedelta(minutes=n), decode_tok_s=90.0) for n in range(20)])
+    history.samples(
+        [a_sample(started_at=begin + timedelta(minutes=n), decode_tok_s=90.0) for n in range(20)]
+    )
     ran = cli("calibrate", "--db", history.database)
     assert ran.code == 0
     assert "nothing is known yet of how it depends on load" in ran.out
     assert "not enough yet" in ran.out
 
 
-def test_where_nothing_was_measured_there_is_nothing_to_learn_and_3(history: History, cli: Command, tmp_path: Path) -> None:
+def test_where_nothing_was_measured_there_is_nothing_to_learn_and_3(
+    history: History, cli: Command, tmp_path: Path
+) -> None:
     assert cli("calibrate", "--db", history.database).code == 3
     history.target("local")
     ran = cli("calibrate", "--db", history.database)

@@ -27,7 +27,17 @@ def test_all_that_is_needed_is_looked_at(cli: Command, config: Path, server: Sta
     ran = cli("check", "--json")
     assert ran.code == 0
     found = states(ran)
-    wanted = ("configuration", "database", "server", "model", "metrics page", "probe sky", "answer", "per-request metrics", "cached tokens")
+    wanted = (
+        "configuration",
+        "database",
+        "server",
+        "model",
+        "metrics page",
+        "probe sky",
+        "answer",
+        "per-request metrics",
+        "cached tokens",
+    )
     assert {name: found.get(name) for name in wanted} == dict.fromkeys(wanted, "good")
     assert {"GPU", "alerts"} <= set(found)
     assert set(ran.json["checks"][0]) == {"name", "state", "detail", "mend"}
@@ -46,9 +56,15 @@ def test_on_one_screen_each_thing_has_its_state_and_mend(cli: Command, config: P
     assert ran.err == ""
 
 
-def test_what_the_server_does_not_tell_is_unknown_with_the_option_that_helps(cli: Command, config: Path) -> None:
+def test_what_the_server_does_not_tell_is_unknown_with_the_option_that_helps(
+    cli: Command, config: Path
+) -> None:
     ran = cli("check", "--json")
-    assert (ran.code, states(ran)["per-request metrics"], states(ran)["cached tokens"]) == (0, "unknown", "unknown")
+    assert (ran.code, states(ran)["per-request metrics"], states(ran)["cached tokens"]) == (
+        0,
+        "unknown",
+        "unknown",
+    )
     assert "--enable-per-request-metrics" in detail(ran, "per-request metrics")
     assert "--enable-prompt-tokens-details" in detail(ran, "cached tokens")
 
@@ -66,7 +82,9 @@ def test_a_wrong_key_is_2(cli: Command, config: Path, server: StandIn) -> None:
     assert "api_key_env" in detail(ran, "server")
 
 
-def test_a_key_that_is_not_set_is_2(cli: Command, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_set_is_2(
+    cli: Command, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CANARY_TEST_KEY", raising=False)
     write_config(tmp_path, server.url, "    api_key_env: CANARY_TEST_KEY\n")
     ran = cli("check", "--json")
@@ -74,7 +92,9 @@ def test_a_key_that_is_not_set_is_2(cli: Command, server: StandIn, tmp_path: Pat
     assert "CANARY_TEST_KEY is not set" in detail(ran, "connection")
 
 
-def test_a_model_that_is_not_served_is_2_with_those_that_are(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_a_model_that_is_not_served_is_2_with_those_that_are(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, "    model: llama\n")
     ran = cli("check", "--json")
     assert (ran.code, states(ran)["model"]) == (2, "bad")
@@ -88,14 +108,18 @@ def test_several_models_are_2_with_the_list(cli: Command, config: Path, server: 
     assert "tiny-canary, other" in detail(ran, "server")
 
 
-def test_a_probe_that_cannot_fit_is_2_with_file_line_and_mend(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_probe_that_cannot_fit_is_2_with_file_line_and_mend(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.max_model_len = 16
     ran = cli("check", "--json")
     assert (ran.code, states(ran)["probe sky"]) == (2, "bad")
     assert f"{config.parent / 'probes' / 'sky.yaml'}:6: needs" in detail(ran, "probe sky")
 
 
-def test_a_metrics_page_that_is_not_there_is_bad_but_canaries_still_run(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_metrics_page_that_is_not_there_is_bad_but_canaries_still_run(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.metrics_status = 404
     ran = cli("check", "--json")
     assert (ran.code, states(ran)["metrics page"], states(ran)["answer"]) == (0, "bad", "good")
@@ -130,7 +154,10 @@ def test_broken_probes_are_told_whole_and_2(cli: Command, server: StandIn, tmp_p
     write_config(tmp_path, server.url, a=PROBE + "colour: red\n", b=PROBE.replace("60s", "60"))
     ran = cli("check")
     assert ran.code == 2
-    assert [line.split(": ")[0].rsplit("/", 1)[1] for line in ran.err.splitlines()] == ["a.yaml:9", "b.yaml:2"]
+    assert [line.split(": ")[0].rsplit("/", 1)[1] for line in ran.err.splitlines()] == [
+        "a.yaml:9",
+        "b.yaml:2",
+    ]
 
 
 def test_no_configuration_at_all_says_how_to_get_one(cli: Command) -> None:
@@ -139,13 +166,17 @@ def test_no_configuration_at_all_says_how_to_get_one(cli: Command) -> None:
     assert "vllm-canary init" in ran.err
 
 
-def test_an_address_alone_is_enough_and_the_file_here_is_not_read(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_an_address_alone_is_enough_and_the_file_here_is_not_read(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").write_text("this is: [broken")
     assert cli("check", "--url", server.url).code == 0
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://[::1", ""])
-def test_an_address_that_is_nonsense_is_2_and_one_sentence(url: str, cli: Command, config: Path) -> None:
+def test_an_address_that_is_nonsense_is_2_and_one_sentence(
+    url: str, cli: Command, config: Path
+) -> None:
     ran = cli("check", "--url", url)
     assert ran.code == 2
     assert len(ran.err.splitlines()) == 1
@@ -156,11 +187,17 @@ def test_a_channel_without_its_address_is_bad_and_the_rest_is_still_looked_at(
     cli: Command, server: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CANARY_TEST_HOOK", raising=False)
-    write_config(tmp_path, server.url, rest="channels: [{name: ops, kind: webhook, url_env: CANARY_TEST_HOOK}]\n")
+    write_config(
+        tmp_path,
+        server.url,
+        rest="channels: [{name: ops, kind: webhook, url_env: CANARY_TEST_HOOK}]\n",
+    )
     found = states(cli("check", "--json"))
     assert (found["channel ops"], found["answer"]) == ("bad", "good")
 
 
-def test_an_error_text_of_the_server_cannot_steer_the_terminal(cli: Command, config: Path, server: StandIn) -> None:
+def test_an_error_text_of_the_server_cannot_steer_the_terminal(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.served_name = "evil\x1b[31m\x1b]0;title\x07"
     assert "\x1b" not in cli("check").out

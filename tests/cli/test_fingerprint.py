@@ -19,12 +19,16 @@ def fields(cli: Command, *words: str) -> dict[str, dict[str, Any]]:
     return {field["name"]: field for field in ran.json["fingerprints"][0]["fields"]}
 
 
-def test_every_field_is_there_with_a_value_and_source_or_a_reason(cli: Command, config: Path) -> None:
+def test_every_field_is_there_with_a_value_and_source_or_a_reason(
+    cli: Command, config: Path
+) -> None:
     found = fields(cli)
     assert list(found) == [*ROOT_FIELDS, *DERIVED_FIELDS, *SOFT_FIELDS]
     for field in found.values():
         assert set(field) == {"name", "role", "value", "source", "reason"}
-        assert (field["value"] is None) == (field["source"] is None) == (field["reason"] is not None), field
+        assert (
+            (field["value"] is None) == (field["source"] is None) == (field["reason"] is not None)
+        ), field
 
 
 def test_what_the_server_tells_is_read(cli: Command, config: Path, server: StandIn) -> None:
@@ -36,7 +40,9 @@ def test_what_the_server_tells_is_read(cli: Command, config: Path, server: Stand
     assert found["system_fingerprint"]["value"] is None
 
 
-def test_a_changed_template_changes_its_hash_and_the_digest_alone(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_changed_template_changes_its_hash_and_the_digest_alone(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     def read() -> dict[str, Any]:
         one: dict[str, Any] = cli("fingerprint", "--json").json["fingerprints"][0]
         return one
@@ -45,7 +51,11 @@ def test_a_changed_template_changes_its_hash_and_the_digest_alone(cli: Command, 
     assert read()["digest"] == before["digest"]
     server.state.template_salt = "You are a canary."
     after = read()
-    changed = [a["name"] for a, b in zip(before["fields"], after["fields"], strict=True) if a["value"] != b["value"]]
+    changed = [
+        a["name"]
+        for a, b in zip(before["fields"], after["fields"], strict=True)
+        if a["value"] != b["value"]
+    ]
     assert changed == ["template_hash"]
     assert after["digest"] != before["digest"]
 
@@ -65,7 +75,9 @@ def test_an_address_alone_is_enough(cli: Command, server: StandIn) -> None:
     assert fields(cli, "--url", server.url)["vllm_version"]["value"] == "0.32.0"
 
 
-def test_a_server_that_is_not_there_is_3_and_a_wrong_key_2(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_3_and_a_wrong_key_2(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, "http://127.0.0.1:9")
     assert cli("fingerprint").code == 3
     server.state.api_key = "sk-right"
@@ -73,7 +85,9 @@ def test_a_server_that_is_not_there_is_3_and_a_wrong_key_2(cli: Command, server:
     assert cli("fingerprint").code == 2
 
 
-def test_a_key_that_is_not_set_is_2_and_one_sentence(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_a_key_that_is_not_set_is_2_and_one_sentence(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, "    api_key_file: missing\n")
     ran = cli("fingerprint")
     assert ran.code == 2
@@ -81,8 +95,12 @@ def test_a_key_that_is_not_set_is_2_and_one_sentence(cli: Command, server: Stand
     assert len(ran.err.splitlines()) == 1
 
 
-def test_an_error_of_the_server_cannot_steer_the_terminal(cli: Command, config: Path, server: StandIn) -> None:
-    server.state.extra_models = [{"id": "evil\x1b]0;title\x07", "root": "models/other", "parent": None}]
+def test_an_error_of_the_server_cannot_steer_the_terminal(
+    cli: Command, config: Path, server: StandIn
+) -> None:
+    server.state.extra_models = [
+        {"id": "evil\x1b]0;title\x07", "root": "models/other", "parent": None}
+    ]
     ran = cli("fingerprint")
     assert ran.code == 2
     assert "\x1b" not in ran.err

@@ -1,4 +1,6 @@
-"""`gate`: a server that is not yet live, judged by production's pins; the exit code is what a deployment script reads."""
+"""`gate`: a server that is not yet live, judged by production's pins; the exit code is what a
+deployment script reads.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ class Uncertain(StandIn):
         found: Json | None = StandIn._logprobs(job, tokens)
         if found is not None and tokens[0].text != self.other and job.sent == 0:
             entry = found["content"][0]
-            entry["top_logprobs"][1] = {"token": self.other, "logprob": entry["logprob"] - self.gap_nat, "bytes": []}
+            entry["top_logprobs"][1] = {
+                "token": self.other,
+                "logprob": entry["logprob"] - self.gap_nat,
+                "bytes": [],
+            }
         return found
 
 
@@ -74,7 +80,9 @@ def pinned(cli: Command, history: History, server: StandIn, tmp_path: Path) -> P
 
 @pytest.fixture
 def well_pinned(cli: Command, server: StandIn, tmp_path: Path) -> Path:
-    """Production is pinned by as many probes and repeats as the test of the model shift asks for."""
+    """Production is pinned by as many probes and repeats as the test of the model shift asks
+    for.
+    """
     config = write_config(tmp_path, server.url, **dict.fromkeys("abcd", PINNED))
     assert cli("pin", "--reason", "checked", "--repeats", "5").code == 0
     return config
@@ -82,7 +90,9 @@ def well_pinned(cli: Command, server: StandIn, tmp_path: Path) -> Path:
 
 def gate(cli: Command, candidate: StandIn, *words: str) -> tuple[int, Json]:
     """Exit code and verdict."""
-    ran = cli("gate", "--url", candidate.url, "--against", "local", "--rounds", "2", *words, "--json")
+    ran = cli(
+        "gate", "--url", candidate.url, "--against", "local", "--rounds", "2", *words, "--json"
+    )
     assert list(ran.json) == ["gate"]
     return ran.code, ran.json["gate"]
 
@@ -90,16 +100,27 @@ def gate(cli: Command, candidate: StandIn, *words: str) -> tuple[int, Json]:
 def test_a_candidate_that_answers_alike_is_0(cli: Command, well_pinned: Path, serve: Serve) -> None:
     candidate = serve()
     code, found = gate(cli, candidate)
-    assert (code, found["regressed"], found["candidate"], found["against"]) == (0, False, candidate.url, "local")
-    counts = [(p["probe"], p["passed"], p["near_ties"], p["failed"], p["of"]) for p in found["probes"]]
+    assert (code, found["regressed"], found["candidate"], found["against"]) == (
+        0,
+        False,
+        candidate.url,
+        "local",
+    )
+    counts = [
+        (p["probe"], p["passed"], p["near_ties"], p["failed"], p["of"]) for p in found["probes"]
+    ]
     assert counts == [(name, 2, 0, 0, 2) for name in "abcd"]
     assert found["shift"]["shifted"] is False
     [unjudged] = found["notes"]  # an answer of one token has no decode rate
-    assert unjudged.startswith("the decode rate was not judged: it takes answers of 32 tokens or more")
+    assert unjudged.startswith(
+        "the decode rate was not judged: it takes answers of 32 tokens or more"
+    )
     assert len(candidate.state.requests) == 4 * 3  # the first round is not counted: it may be cold
 
 
-def test_good_answers_are_3_where_the_model_shift_could_not_be_tested(cli: Command, pinned: Path, serve: Serve) -> None:
+def test_good_answers_are_3_where_the_model_shift_could_not_be_tested(
+    cli: Command, pinned: Path, serve: Serve
+) -> None:
     code, found = gate(cli, serve())
     assert (code, found["regressed"], found["probes"][0]["passed"]) == (3, None, 2)
     assert "the pins of 1 of 1 probes are fit for it" in found["notes"][0]
@@ -110,22 +131,37 @@ def test_good_answers_are_3_where_the_model_shift_could_not_be_tested(cli: Comma
     assert "could not be measured or judged" in ran.out
 
 
-def test_weights_that_moved_are_1_although_every_answer_is_right(cli: Command, history: History, well_pinned: Path, serve: Serve) -> None:
+def test_weights_that_moved_are_1_although_every_answer_is_right(
+    cli: Command, history: History, well_pinned: Path, serve: Serve
+) -> None:
     def moved(connection: Connection) -> None:
         for row in connection.exec_driver_sql("SELECT id, logprobs FROM pin_output").all():
             values = json.dumps([value - 0.5 for value in json.loads(row.logprobs)])
-            connection.exec_driver_sql("UPDATE pin_output SET logprobs = ? WHERE id = ?", (values, row.id))
+            connection.exec_driver_sql(
+                "UPDATE pin_output SET logprobs = ? WHERE id = ?", (values, row.id)
+            )
 
     history.do(moved)
     code, found = gate(cli, serve())
-    assert (code, found["shift"]["shifted"], [p["regressed"] for p in found["probes"]]) == (1, True, [False] * 4)
+    assert (code, found["shift"]["shifted"], [p["regressed"] for p in found["probes"]]) == (
+        1,
+        True,
+        [False] * 4,
+    )
 
 
-def test_pins_that_are_stale_for_production_itself_are_named(cli: Command, history: History, well_pinned: Path, serve: Serve) -> None:
-    before, now = ({"max_model_len": FingerprintField("max_model_len", "root", n, "a test")} for n in (1024, 4096))
+def test_pins_that_are_stale_for_production_itself_are_named(
+    cli: Command, history: History, well_pinned: Path, serve: Serve
+) -> None:
+    before, now = (
+        {"max_model_len": FingerprintField("max_model_len", "root", n, "a test")}
+        for n in (1024, 4096)
+    )
 
     def changed(connection: Connection) -> None:
-        target_id = record.ensure_target(connection, "local", "http://127.0.0.1:9", datetime.now(UTC))
+        target_id = record.ensure_target(
+            connection, "local", "http://127.0.0.1:9", datetime.now(UTC)
+        )
         first = fingerprints.save(connection, target_id, digest(before), before, datetime.now(UTC))
         fingerprints.save(connection, target_id, digest(now), now, datetime.now(UTC))
         connection.exec_driver_sql(f"UPDATE pin SET fingerprint_id = {first}")
@@ -133,7 +169,9 @@ def test_pins_that_are_stale_for_production_itself_are_named(cli: Command, histo
     history.do(changed)
     code, found = gate(cli, serve())
     assert code == 0
-    assert found["notes"][-1].startswith("the pins of a, b, c, d are stale: local has changed since they were taken")
+    assert found["notes"][-1].startswith(
+        "the pins of a, b, c, d are stale: local has changed since they were taken"
+    )
 
 
 def test_another_answer_is_1_and_names_the_place(cli: Command, pinned: Path, serve: Serve) -> None:
@@ -144,17 +182,30 @@ def test_another_answer_is_1_and_names_the_place(cli: Command, pinned: Path, ser
     assert probe["reason"].startswith("expected 'Yes', got 'No' at token 1")
 
 
-def test_a_near_tie_that_flips_is_no_regression(cli: Command, well_pinned: Path, serve: Serve) -> None:
+def test_a_near_tie_that_flips_is_no_regression(
+    cli: Command, well_pinned: Path, serve: Serve
+) -> None:
     code, found = gate(cli, serve(Uncertain, answers={SKY: "Yeah"}))
     assert (code, [(p["near_ties"], p["failed"]) for p in found["probes"]]) == (0, [(2, 0)] * 4)
 
 
-def test_differing_root_fields_are_named(cli: Command, pinned: Path, server: StandIn, serve: Serve, history: History) -> None:
-    fields = {n: FingerprintField(n, "root", v, "a test") for n, v in {"max_model_len": 4096, "vllm_version": "0.32.0"}.items()}
+def test_differing_root_fields_are_named(
+    cli: Command, pinned: Path, server: StandIn, serve: Serve, history: History
+) -> None:
+    fields = {
+        n: FingerprintField(n, "root", v, "a test")
+        for n, v in {"max_model_len": 4096, "vllm_version": "0.32.0"}.items()
+    }
 
     def known(connection: Connection) -> None:
         now = datetime.now(UTC)
-        fingerprints.save(connection, record.ensure_target(connection, "local", server.url, now), digest(fields), fields, now)
+        fingerprints.save(
+            connection,
+            record.ensure_target(connection, "local", server.url, now),
+            digest(fields),
+            fields,
+            now,
+        )
 
     history.do(known)
     candidate = serve(max_model_len=2048)
@@ -164,7 +215,9 @@ def test_differing_root_fields_are_named(cli: Command, pinned: Path, server: Sta
     assert "differs: max_model_len: 4096 → 2048" in ran.out
 
 
-def test_a_longer_prompt_is_1_and_blames_template_or_tokenizer(cli: Command, pinned: Path, serve: Serve) -> None:
+def test_a_longer_prompt_is_1_and_blames_template_or_tokenizer(
+    cli: Command, pinned: Path, serve: Serve
+) -> None:
     code, found = gate(cli, serve(template_salt="Be brief."))
     assert code == 1
     assert found["probes"][0]["reason"].endswith("chat template or tokenizer changed")
@@ -175,7 +228,9 @@ def test_a_stream_that_breaks_is_1(cli: Command, pinned: Path, serve: Serve) -> 
     assert (code, found["probes"][0]["failed"]) == (1, 2)
 
 
-def test_speed_stands_beside_production_and_much_slower_decoding_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
+def test_speed_stands_beside_production_and_much_slower_decoding_is_1(
+    cli: Command, server: StandIn, serve: Serve, tmp_path: Path
+) -> None:
     answer = " ".join(f"word{number}" for number in range(40))
     server.state.answers = {SKY: answer}
     write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 60"))
@@ -189,7 +244,9 @@ def test_speed_stands_beside_production_and_much_slower_decoding_is_1(cli: Comma
     assert probe["of_against"] == 0  # production's samples from before its pin were judged by none
 
 
-def test_a_short_answer_that_crawls_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
+def test_a_short_answer_that_crawls_is_1(
+    cli: Command, server: StandIn, serve: Serve, tmp_path: Path
+) -> None:
     answer = " ".join(f"word{number}" for number in range(12))
     server.state.answers = {SKY: answer}
     write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 60"))
@@ -202,22 +259,47 @@ def test_a_short_answer_that_crawls_is_1(cli: Command, server: StandIn, serve: S
 def test_the_probe_of_a_fixed_length_is_asked_for_its_speed_although_it_has_no_pin(
     cli: Command, history: History, well_pinned: Path, serve: Serve
 ) -> None:
-    fixed = PROBE.replace("max_tokens: 8", "max_tokens: 40\nsampling:\n  ignore_eos: true\n  min_tokens: 40").replace(SKY, COUNT)
+    fixed = PROBE.replace(
+        "max_tokens: 8", "max_tokens: 40\nsampling:\n  ignore_eos: true\n  min_tokens: 40"
+    ).replace(SKY, COUNT)
     (well_pinned.parent / "probes" / "fixed.yaml").write_text(fixed)
-    history.samples([a_sample(probe="fixed", started_at=datetime.now(UTC), decode_tok_s=100.0, completion_tokens=40)] * 4)
+    history.samples(
+        [
+            a_sample(
+                probe="fixed",
+                started_at=datetime.now(UTC),
+                decode_tok_s=100.0,
+                completion_tokens=40,
+            )
+        ]
+        * 4
+    )
     answers = {SKY: "Yes", COUNT: "one two three"}
     code, found = gate(cli, serve(answers=answers, itl_s=0.002))
     alone = found["probes"][-1]
     assert (code, found["notes"], found["shift"]["probes"]) == (0, [], 4)
-    assert (alone["probe"], alone["speed_only"], alone["passed"], alone["regressed"]) == ("fixed", True, 0, False)
+    assert (alone["probe"], alone["speed_only"], alone["passed"], alone["regressed"]) == (
+        "fixed",
+        True,
+        0,
+        False,
+    )
     code, found = gate(cli, serve(answers=answers, itl_s=0.02))
     assert (code, [p["probe"] for p in found["probes"] if p["regressed"]]) == (1, ["fixed"])
     assert "tokens/s in answers of 32 tokens or more" in found["probes"][-1]["reason"]
-    row = next(line for line in cli("gate", "--url", serve(answers=answers).url, "--against", "local").out.splitlines() if "fixed" in line)
+    row = next(
+        line
+        for line in cli(
+            "gate", "--url", serve(answers=answers).url, "--against", "local"
+        ).out.splitlines()
+        if "fixed" in line
+    )
     assert row.split()[:5] == ["fixed", "–", "–", "0", "–"]  # no pin was asked, which is not zero
 
 
-def test_a_first_token_that_comes_much_later_is_1(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
+def test_a_first_token_that_comes_much_later_is_1(
+    cli: Command, server: StandIn, serve: Serve, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, sky=PINNED)
     cli("pin", "--reason", "checked", "--repeats", "6")
     code, found = gate(cli, serve(ttft_s=0.5))
@@ -257,15 +339,21 @@ def test_one_probe_that_could_not_be_judged_is_3_although_the_other_one_is_good(
 # ---- cannot be asked like this
 
 
-@pytest.mark.parametrize("words", [("--rounds", "0"), ("--against", "remote"), ("--url", "nonsense")])
-def test_what_makes_no_sense_is_2_and_nothing_is_sent(words: tuple[str, ...], cli: Command, pinned: Path, serve: Serve) -> None:
+@pytest.mark.parametrize(
+    "words", [("--rounds", "0"), ("--against", "remote"), ("--url", "nonsense")]
+)
+def test_what_makes_no_sense_is_2_and_nothing_is_sent(
+    words: tuple[str, ...], cli: Command, pinned: Path, serve: Serve
+) -> None:
     candidate = serve()
     ran = cli("gate", "--url", candidate.url, "--against", "local", *words)
     assert (ran.code, ran.out) == (2, "")
     assert candidate.state.requests == []
 
 
-def test_a_target_without_pins_is_2_with_the_command_that_records_some(cli: Command, server: StandIn, serve: Serve, tmp_path: Path) -> None:
+def test_a_target_without_pins_is_2_with_the_command_that_records_some(
+    cli: Command, server: StandIn, serve: Serve, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, sky=PINNED)
     cli("probe")
     ran = cli("gate", "--url", serve().url, "--against", "local")
@@ -274,7 +362,9 @@ def test_a_target_without_pins_is_2_with_the_command_that_records_some(cli: Comm
 
 
 @pytest.mark.parametrize("broken", ["regex: '['", "json_schema: {type: nonsense}"])
-def test_a_broken_condition_is_2_with_its_line_and_nothing_is_sent(broken: str, cli: Command, pinned: Path, serve: Serve) -> None:
+def test_a_broken_condition_is_2_with_its_line_and_nothing_is_sent(
+    broken: str, cli: Command, pinned: Path, serve: Serve
+) -> None:
     (pinned.parent / "probes" / "sky.yaml").write_text(PINNED.replace("pinned: true", broken))
     candidate = serve()
     ran = cli("gate", "--url", candidate.url, "--against", "local")
@@ -294,7 +384,9 @@ def test_a_wrong_key_is_2_and_productions_key_is_used(
     assert cli("gate", "--url", serve(api_key="sk-other").url, "--against", "local").code == 2
 
 
-def test_an_address_alone_is_enough_where_there_is_no_configuration(cli: Command, server: StandIn, serve: Serve, few_probes: None) -> None:
+def test_an_address_alone_is_enough_where_there_is_no_configuration(
+    cli: Command, server: StandIn, serve: Serve, few_probes: None
+) -> None:
     cli("pin", "--url", server.url, "--reason", "checked", "--repeats", "1", "chat-short")
     name = server.url.removeprefix("http://")
     ran = cli("gate", "--url", serve().url, "--against", name, "--rounds", "1", "--json")

@@ -39,19 +39,31 @@ def test_old_ones_are_left_out_unless_they_are_open(cli: Command, history: Histo
     history.do(lambda c: incidents.close(c, closed, now() - timedelta(days=8), "over", ()))
 
     def shown(*words: str) -> list[int]:
-        return [i["id"] for i in cli("incidents", "--db", history.database, "--json", *words).json["incidents"]]
+        return [
+            i["id"]
+            for i in cli("incidents", "--db", history.database, "--json", *words).json["incidents"]
+        ]
 
     assert shown() == [old.id]
     assert shown("--since", "10d") == [closed.id, old.id]
 
 
-def test_a_closing_without_a_configuration_says_that_nobody_was_told(cli: Command, history: History) -> None:
+def test_a_closing_without_a_configuration_says_that_nobody_was_told(
+    cli: Command, history: History
+) -> None:
     number = str(history.incident(now()).id)
-    assert "nobody was told" in cli("incidents", "close", number, "--reason", "over", "--db", history.database).out
+    assert (
+        "nobody was told"
+        in cli("incidents", "close", number, "--reason", "over", "--db", history.database).out
+    )
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["options before the action", "options after the action"])
-def test_options_may_stand_before_or_after_the_action(before: bool, cli: Command, history: History) -> None:
+@pytest.mark.parametrize(
+    "before", [True, False], ids=["options before the action", "options after the action"]
+)
+def test_options_may_stand_before_or_after_the_action(
+    before: bool, cli: Command, history: History
+) -> None:
     history.incident(now())
     options = ["--db", history.database, "--json", "--target", "elsewhere"]
     ran = cli("incidents", *options, "list") if before else cli("incidents", "list", *options)
@@ -59,11 +71,15 @@ def test_options_may_stand_before_or_after_the_action(before: bool, cli: Command
 
 
 def test_show_has_the_history_of_one(cli: Command, history: History) -> None:
-    incident = history.incident(now(), kind=Kind.CONFIG_CHANGE, changes=(Change("max_model_len", 4096, 2048),))
+    incident = history.incident(
+        now(), kind=Kind.CONFIG_CHANGE, changes=(Change("max_model_len", 4096, 2048),)
+    )
     number = str(incident.id)
     assert cli("incidents", "ack", number, "--note", "on it", "--db", history.database).code == 0
     assert cli("incidents", "note", number, "it was the fan", "--db", history.database).code == 0
-    assert cli("incidents", "close", number, "--reason", "mended", "--db", history.database).code == 0
+    assert (
+        cli("incidents", "close", number, "--reason", "mended", "--db", history.database).code == 0
+    )
     [shown] = cli("incidents", "show", number, "--db", history.database, "--json").json["incidents"]
     assert [(e["event"], e["text"]) for e in shown["events"]] == [
         ("opened", incident.summary),
@@ -78,22 +94,37 @@ def test_show_has_the_history_of_one(cli: Command, history: History) -> None:
 
 def test_ack_says_the_new_state(cli: Command, history: History) -> None:
     number = str(history.incident(now()).id)
-    assert cli("incidents", "ack", number, "--db", history.database).out == f"incident {number}: acknowledged\n"
+    assert (
+        cli("incidents", "ack", number, "--db", history.database).out
+        == f"incident {number}: acknowledged\n"
+    )
     [found] = cli("incidents", "ack", number, "--db", history.database, "--json").json["incidents"]
     assert found["acknowledged_at"] is not None
 
 
-def test_close_needs_a_reason_and_tells_the_channels_of_the_configuration(cli: Command, config: Path, history: History) -> None:
-    write_config(config.parent, "http://127.0.0.1:9", rest="channels: [{name: ops, kind: webhook, url: 'http://127.0.0.1:9/'}]\n")
+def test_close_needs_a_reason_and_tells_the_channels_of_the_configuration(
+    cli: Command, config: Path, history: History
+) -> None:
+    write_config(
+        config.parent,
+        "http://127.0.0.1:9",
+        rest="channels: [{name: ops, kind: webhook, url: 'http://127.0.0.1:9/'}]\n",
+    )
     number = str(history.incident(now()).id)
     assert cli("incidents", "close", number).code == 2
     assert cli("incidents", "close", number, "--reason", "planned").code == 0
-    assert [(d.channel, d.event) for d in history.do(lambda c: outbox.log(c, None))] == [("ops", "resolved")]
+    assert [(d.channel, d.event) for d in history.do(lambda c: outbox.log(c, None))] == [
+        ("ops", "resolved")
+    ]
 
 
 @pytest.mark.parametrize("number", ["99", "99999999999999999999999"])
-@pytest.mark.parametrize("action", [["show"], ["ack"], ["close", "--reason", "x"], ["note"]], ids=lambda words: words[0])
-def test_an_incident_that_is_not_there_is_2(number: str, action: list[str], cli: Command, history: History) -> None:
+@pytest.mark.parametrize(
+    "action", [["show"], ["ack"], ["close", "--reason", "x"], ["note"]], ids=lambda words: words[0]
+)
+def test_an_incident_that_is_not_there_is_2(
+    number: str, action: list[str], cli: Command, history: History
+) -> None:
     words = [action[0], number, *(["x"] if action[0] == "note" else []), *action[1:]]
     ran = cli("incidents", *words, "--db", history.database)
     assert (ran.code, ran.out) == (2, "")
@@ -103,7 +134,9 @@ def test_an_incident_that_is_not_there_is_2(number: str, action: list[str], cli:
 def test_a_closed_one_cannot_be_closed_or_acknowledged(cli: Command, history: History) -> None:
     number = str(history.incident(now()).id)
     cli("incidents", "close", number, "--reason", "mended", "--db", history.database)
-    assert cli("incidents", "close", number, "--reason", "again", "--db", history.database).code == 2
+    assert (
+        cli("incidents", "close", number, "--reason", "again", "--db", history.database).code == 2
+    )
     assert cli("incidents", "ack", number, "--db", history.database).code == 2
 
 

@@ -11,7 +11,9 @@ from monitor.cli.logs import LONGEST_LINE, SafeFormatter
 def formatted(message: str, error: Exception | None = None) -> str:
     """The entry as it is written."""
     info = None if error is None else (type(error), error, error.__traceback__)
-    record = logging.LogRecord("monitor.daemon", logging.WARNING, __file__, 1, "target=%s (%s)", ("local", message), info)
+    record = logging.LogRecord(
+        "monitor.daemon", logging.WARNING, __file__, 1, "target=%s (%s)", ("local", message), info
+    )
     return SafeFormatter("%(levelname)s %(name)s: %(message)s").format(record)
 
 
@@ -25,7 +27,9 @@ def test_an_entry_has_an_end() -> None:
     assert len(formatted("x" * 1_000_000)) == LONGEST_LINE
 
 
-def test_the_lines_of_a_traceback_are_indented_and_printable_so_that_none_looks_like_an_entry() -> None:
+def test_the_lines_of_a_traceback_are_indented_and_printable_so_that_none_looks_like_an_entry() -> (
+    None
+):
     try:
         raise ValueError("\x1b[2J\nWARNING target=local all is well")
     except ValueError as error:
@@ -40,7 +44,13 @@ def test_the_daemons_log_is_written_so() -> None:
 
     assert run.set_up_logging is logs.set_up_logging
     root = logging.getLogger()
-    before, levels = root.handlers[:], {n: logging.getLogger(n).level for n in ("", "monitor", "httpx", "httpcore", "apscheduler")}
+    before, levels = (
+        root.handlers[:],
+        {
+            n: logging.getLogger(n).level
+            for n in ("", "monitor", "httpx", "httpcore", "apscheduler")
+        },
+    )
     root.handlers[:] = []
     try:
         logs.set_up_logging(verbose=False)

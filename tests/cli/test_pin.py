@@ -1,4 +1,6 @@
-"""`pin`: takes the server's present answers as right, with a reason; shows what it takes, and takes nothing that is plainly wrong."""
+"""`pin`: takes the server's present answers as right, with a reason; shows what it takes, and takes
+nothing that is plainly wrong.
+"""
 
 from __future__ import annotations
 
@@ -56,32 +58,47 @@ def pins(cli: Command, *words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("words", [(), ("--reason", "  ")])
-def test_without_a_reason_it_is_2_and_nothing_is_sent(words: tuple[str, ...], cli: Command, config: Path, server: StandIn) -> None:
+def test_without_a_reason_it_is_2_and_nothing_is_sent(
+    words: tuple[str, ...], cli: Command, config: Path, server: StandIn
+) -> None:
     ran = cli("pin", *words)
     assert ran.code == 2
     assert "a pin needs a reason" in ran.err
     assert server.state.requests == []
 
 
-@pytest.mark.parametrize("words", [("--repeats", "0"), ("--expires", "30"), ("rain",), ("--target", "remote")])
-def test_what_makes_no_sense_is_2_and_nothing_is_sent(words: tuple[str, ...], cli: Command, config: Path, server: StandIn) -> None:
+@pytest.mark.parametrize(
+    "words", [("--repeats", "0"), ("--expires", "30"), ("rain",), ("--target", "remote")]
+)
+def test_what_makes_no_sense_is_2_and_nothing_is_sent(
+    words: tuple[str, ...], cli: Command, config: Path, server: StandIn
+) -> None:
     ran = cli("pin", "--reason", "checked", *words)
     assert (ran.code, ran.out) == (2, "")
     assert server.state.requests == []
 
 
-def test_a_probe_without_log_probabilities_cannot_be_pinned_and_the_mend_is_said(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_a_probe_without_log_probabilities_cannot_be_pinned_and_the_mend_is_said(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url)
     ran = cli("pin", "--reason", "checked")
     assert ran.code == 2
     assert "`logprobs: 5` under sampling" in ran.err
 
 
-def test_a_pin_holds_the_answers_tokens_log_probabilities_lengths_times_and_who_took_it(cli: Command, config: Path) -> None:
+def test_a_pin_holds_the_answers_tokens_log_probabilities_lengths_times_and_who_took_it(
+    cli: Command, config: Path
+) -> None:
     began = datetime.now(UTC)
     assert cli("pin", "--reason", "checked by hand", "--repeats", "3").code == 0
     [pin] = pins(cli)
-    assert (pin["target"], pin["probe"], pin["reason"], pin["author"]) == ("local", "sky", "checked by hand", getpass.getuser())
+    assert (pin["target"], pin["probe"], pin["reason"], pin["author"]) == (
+        "local",
+        "sky",
+        "checked by hand",
+        getpass.getuser(),
+    )
     assert pin["state"] == "holds"
     assert pin["prompt_tokens"] is not None
     assert pin["noise_nat"] == pytest.approx(0.0)
@@ -94,7 +111,9 @@ def test_a_pin_holds_the_answers_tokens_log_probabilities_lengths_times_and_who_
     assert timedelta(days=27) <= left <= timedelta(days=30, minutes=1)
 
 
-def test_answers_that_differ_are_shown_before_they_are_taken(cli: Command, config: Path, server: StandIn) -> None:
+def test_answers_that_differ_are_shown_before_they_are_taken(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.answers = Alternating("Yes", "Yes", "Indeed")
     ran = cli("pin", "--reason", "both are right", "--repeats", "3")
     assert ran.code == 0
@@ -103,10 +122,14 @@ def test_answers_that_differ_are_shown_before_they_are_taken(cli: Command, confi
     [pin] = pins(cli)
     assert "are taken" not in taken
     assert [(o["text"], o["count"]) for o in pin["outputs"]] == [("Yes", 2), ("Indeed", 1)]
-    assert {s["verdict"] for _ in range(3) for s in cli("probe", "--json").json["samples"]} == {"pass"}
+    assert {s["verdict"] for _ in range(3) for s in cli("probe", "--json").json["samples"]} == {
+        "pass"
+    }
 
 
-def test_a_dry_run_shows_what_would_be_taken_and_records_nothing(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_dry_run_shows_what_would_be_taken_and_records_nothing(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.answers = Alternating("Yes", "Indeed")
     ran = cli("pin", "--reason", "a look", "--repeats", "2", "--dry-run")
     assert ran.code == 0
@@ -125,19 +148,28 @@ def test_a_dry_run_gives_what_is_served_no_name_for_good(
     server.state.version = "0.33.0"
     assert cli("pin", "--reason", "a look", "--repeats", "1", "--dry-run").code == 0
     assert len(history.rows("SELECT digest FROM fingerprint")) == 1
-    assert cli("history", "--json").json["samples"][-1]["fingerprint"] is None  # not that of the first: the server is another one now
+    assert (
+        cli("history", "--json").json["samples"][-1]["fingerprint"] is None
+    )  # not that of the first: the server is another one now
 
 
-def test_a_new_pin_takes_the_place_of_the_old_one_which_is_kept(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_new_pin_takes_the_place_of_the_old_one_which_is_kept(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
     server.state.answers = {SKY: "It is"}
     told = cli("pin", "--reason", "second", "--repeats", "1")
     assert "takes the place of pin 1, which is kept" in told.out
     assert [(p["id"], p["reason"]) for p in pins(cli)] == [(2, "second")]
-    assert [(p["id"], p["state"], p["outputs"][0]["text"]) for p in pins(cli, "--all")] == [(2, "holds", "It is"), (1, "ended", "Yes")]
+    assert [(p["id"], p["state"], p["outputs"][0]["text"]) for p in pins(cli, "--all")] == [
+        (2, "holds", "It is"),
+        (1, "ended", "Yes"),
+    ]
 
 
-def test_an_answer_that_the_probe_calls_wrong_is_1_and_the_old_pin_holds_on(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_an_answer_that_the_probe_calls_wrong_is_1_and_the_old_pin_holds_on(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, sky=STRICT)
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
     server.state.answers = {SKY: "No"}
@@ -147,7 +179,9 @@ def test_an_answer_that_the_probe_calls_wrong_is_1_and_the_old_pin_holds_on(cli:
     assert [p["reason"] for p in pins(cli)] == ["first"]
 
 
-def test_an_answer_of_one_token_for_ever_is_never_pinned(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_an_answer_of_one_token_for_ever_is_never_pinned(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 20"))
     server.state.answers = {SKY: "!" + " !" * 30}
     ran = cli("pin", "--reason", "first", "--repeats", "1")
@@ -155,7 +189,9 @@ def test_an_answer_of_one_token_for_ever_is_never_pinned(cli: Command, server: S
     assert "not pinned: one token is repeated: ' !'" in ran.out
 
 
-def test_a_stream_that_breaks_pins_nothing_and_is_1(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_stream_that_breaks_pins_nothing_and_is_1(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.stream_fault = "no_done"
     ran = cli("pin", "--reason", "first", "--json")
     assert ran.code == 1
@@ -181,7 +217,9 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(cli: Command) -> tuple[str, int, bool]:
-    """Of a canary now: what it is filed under, the pin that it is judged by, and whether that is stale."""
+    """Of a canary now: what it is filed under, the pin that it is judged by, and whether that is
+    stale.
+    """
     [sample] = cli("probe", "--json").json["samples"]
     return sample["fingerprint"], sample["pin"], sample["stale"]
 
@@ -209,10 +247,15 @@ def test_an_address_alone_can_be_pinned_again_after_an_upgrade(
 ) -> None:
     assert cli("probe", "--url", server.url, "chat-short").code == 0
     server.state.version = "0.33.0"
-    assert cli("pin", "chat-short", "--url", server.url, "--reason", "upgraded", "--repeats", "1").code == 0
+    assert (
+        cli("pin", "chat-short", "--url", server.url, "--reason", "upgraded", "--repeats", "1").code
+        == 0
+    )
 
 
-def test_a_server_that_only_its_answers_show_to_be_another_one_makes_its_pins_stale(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_server_that_only_its_answers_show_to_be_another_one_makes_its_pins_stale(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
     server.state.system_fingerprint = "vllm-0.32.0-0badcafe"
     assert judged(cli)[1:] == (1, True)
@@ -251,7 +294,9 @@ def test_what_is_served_is_named_with_its_cards_and_with_what_its_answers_say(
         return session
 
     monkeypatch.setattr("monitor.daemon.cards.open_page", slow_page)
-    config.write_text(config.read_text().replace("gpus: none", "gpus: {dcgm: http://gpu-1:9400/metrics}"))
+    config.write_text(
+        config.read_text().replace("gpus: none", "gpus: {dcgm: http://gpu-1:9400/metrics}")
+    )
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
     [served] = cli("fingerprint", "--json").json["fingerprints"]
     known = {field["name"]: field["value"] for field in served["fields"]}
@@ -284,11 +329,19 @@ def test_where_a_daemon_watches_a_changed_server_is_not_pinned_under_its_old_nam
     assert [p["fingerprint"] for p in pins(cli)] == [digest(fields)]
 
 
-def test_under_load_other_requests_run_beside_every_second_repeat(cli: Command, config: Path, server: StandIn) -> None:
+def test_under_load_other_requests_run_beside_every_second_repeat(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     assert cli("pin", "--reason", "first", "--repeats", "2", "--under-load").code == 0
-    asked = [body.get("prompt") or body["messages"][0]["content"] for body in server.state.requests if "prompt_logprobs" not in body]
+    asked = [
+        body.get("prompt") or body["messages"][0]["content"]
+        for body in server.state.requests
+        if "prompt_logprobs" not in body
+    ]
     assert asked[0] == SKY  # the first has the server to itself
-    assert {text for text in asked if text.startswith("Tell a long story")} == {f"Tell a long story, number {n}." for n in (0, 1)}
+    assert {text for text in asked if text.startswith("Tell a long story")} == {
+        f"Tell a long story, number {n}." for n in (0, 1)
+    }
 
 
 def test_json_is_one_object_with_the_pin_and_its_number(cli: Command, config: Path) -> None:
@@ -298,38 +351,58 @@ def test_json_is_one_object_with_the_pin_and_its_number(cli: Command, config: Pa
     assert (one["target"], one["probe"], one["pin"]["id"]) == ("local", "sky", 1)
 
 
-def test_an_answer_against_its_pin_passes_and_another_one_is_1_with_the_place(cli: Command, config: Path, server: StandIn) -> None:
+def test_an_answer_against_its_pin_passes_and_another_one_is_1_with_the_place(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     assert cli("probe", "--json").json["samples"][0]["verdict"] == "unpinned"
     cli("pin", "--reason", "first", "--repeats", "2")
     [same] = cli("probe", "--json").json["samples"]
-    assert (same["verdict"], same["pin"], same["stale"], same["first_divergence"]) == ("pass", 1, False, None)
+    assert (same["verdict"], same["pin"], same["stale"], same["first_divergence"]) == (
+        "pass",
+        1,
+        False,
+        None,
+    )
     assert same["logprob_shift"] == pytest.approx(0.0)
     server.state.answers = {SKY: "No"}
     ran = cli("probe", "--json")
     [other] = ran.json["samples"]
     assert (ran.code, other["verdict"], other["first_divergence"]) == (1, "fail", 0)
-    assert other["logprob_shift"] == pytest.approx(0.0)  # scored: the same weights would still give the pinned answer its old figures
-    assert other["detail"] == "expected 'Yes', got 'No' at token 1; the pinned token is not among the likeliest any more"
+    assert other["logprob_shift"] == pytest.approx(
+        0.0
+    )  # scored: the same weights would still give the pinned answer its old figures
+    assert other["detail"] == (
+        "expected 'Yes', got 'No' at token 1; the pinned token is not among the likeliest any more"
+    )
     shown = cli("show", str(other["id"])).out
     assert "⟪parts here, token 1⟫ Yes" in shown
 
 
-def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     cli("pin", "--reason", "first", "--repeats", "1")
     server.state.template_salt = "Be brief."
     [sample] = cli("probe", "--json").json["samples"]
     before, after = sample["prompt_tokens"] - 2, sample["prompt_tokens"]
-    assert sample["detail"] == f"prompt is {after} tokens, was {before}: chat template or tokenizer changed"
+    assert (
+        sample["detail"]
+        == f"prompt is {after} tokens, was {before}: chat template or tokenizer changed"
+    )
 
 
-def test_an_answer_without_log_probabilities_is_not_pinned(cli: Command, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_log_probabilities_is_not_pinned(
+    cli: Command, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(StandIn, "_logprobs", staticmethod(lambda job, tokens: None))
     ran = cli("pin", "--reason", "first")
     assert ran.code == 3
     assert "without log-probabilities" in ran.out
 
 
-def test_another_answer_tells_how_far_the_pinned_one_moved_by_having_it_scored(cli: Command, config: Path, server: StandIn) -> None:
+def test_another_answer_tells_how_far_the_pinned_one_moved_by_having_it_scored(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     cli("pin", "--reason", "first", "--repeats", "2")
     server.state.answers, server.state.moved_nat = {SKY: "No"}, 0.25
     [other] = cli("probe", "--json").json["samples"]
@@ -337,7 +410,9 @@ def test_another_answer_tells_how_far_the_pinned_one_moved_by_having_it_scored(c
     assert "prompt_logprobs" in server.state.requests[-1]
 
 
-def test_where_the_budget_has_no_room_beside_the_schedule_nothing_is_scored(cli: Command, config: Path, server: StandIn) -> None:
+def test_where_the_budget_has_no_room_beside_the_schedule_nothing_is_scored(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     cli("pin", "--reason", "first", "--repeats", "1")
     write_config(config.parent, server.url, "    token_budget_per_hour: 40\n", sky=PINNED)
     server.state.answers = {SKY: "No"}
@@ -345,7 +420,9 @@ def test_where_the_budget_has_no_room_beside_the_schedule_nothing_is_scored(cli:
     assert (other["verdict"], other["logprob_shift"]) == ("fail", None)
 
 
-def test_while_others_are_served_nothing_is_scored(cli: Command, config: Path, server: StandIn) -> None:
+def test_while_others_are_served_nothing_is_scored(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     cli("pin", "--reason", "first", "--repeats", "2")
     server.state.answers = {SKY: "No"}
     busy(server)
@@ -376,7 +453,11 @@ def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
     def sampled(job: Any, tokens: Any) -> Any:
         found = ORIGINAL_LOGPROBS(job, tokens)
         if found is not None and job.sent == 0:
-            found["content"][0]["top_logprobs"][1] = {"token": "No", "logprob": found["content"][0]["logprob"] + 2.0, "bytes": []}
+            found["content"][0]["top_logprobs"][1] = {
+                "token": "No",
+                "logprob": found["content"][0]["logprob"] + 2.0,
+                "bytes": [],
+            }
         return found
 
     monkeypatch.setattr(StandIn, "_logprobs", staticmethod(sampled))
@@ -384,7 +465,9 @@ def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
     assert "the server took a token 2.00 nat less likely than another one" in one["note"]
 
 
-def test_a_pin_before_the_daemon_ever_ran_is_filed_under_what_is_served(cli: Command, config: Path) -> None:
+def test_a_pin_before_the_daemon_ever_ran_is_filed_under_what_is_served(
+    cli: Command, config: Path
+) -> None:
     [one] = cli("pin", "--reason", "first", "--repeats", "1", "--json").json["pins"]
     assert one["note"] == ""
     [served] = cli("fingerprint", "--json").json["fingerprints"]
@@ -393,7 +476,9 @@ def test_a_pin_before_the_daemon_ever_ran_is_filed_under_what_is_served(cli: Com
 
 
 def uncertain(job: Any, tokens: Any) -> Any:
-    """Log-probabilities of a server for which "Yes" would have been 0.02 nat less likely than what it said first."""
+    """Log-probabilities of a server for which "Yes" would have been 0.02 nat less likely than what
+    it said first.
+    """
     found = ORIGINAL_LOGPROBS(job, tokens)
     if found is not None and job.sent == 0 and tokens[0].text != "Yes":
         entry = found["content"][0]
@@ -415,8 +500,12 @@ def test_a_near_tie_is_decided_by_one_more_run_which_is_marked_as_a_retry(
     assert (ran.code, tie["verdict"], decided["verdict"]) == (0, "near_tie", "pass")
     assert tie["detail"] == "expected 'Yes', got 'Yeah' at token 1, 0.020 nat apart: a near tie"
     shown = cli("show", str(decided["id"])).out
-    assert f"{tie['id']}, whose near tie it decides" in shown.split("retry of", 1)[1].splitlines()[0]
-    assert [cli("show", str(s["id"]), "--json").json["samples"][0]["retry_of"] for s in (tie, decided)] == [None, tie["id"]]
+    assert (
+        f"{tie['id']}, whose near tie it decides" in shown.split("retry of", 1)[1].splitlines()[0]
+    )
+    assert [
+        cli("show", str(s["id"]), "--json").json["samples"][0]["retry_of"] for s in (tie, decided)
+    ] == [None, tie["id"]]
 
 
 def test_a_near_tie_while_others_are_served_is_not_asked_again(

@@ -1,4 +1,6 @@
-"""`pins`: the list with states, one pin, two compared, a file for git and back, an end. A file that does not fit changes nothing."""
+"""`pins`: the list with states, one pin, two compared, a file for git and back, an end. A file that
+does not fit changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -71,23 +73,41 @@ def test_the_list_has_state_age_expiry_and_reason(cli: Command, pinned: Path) ->
     cells = row.split()
     assert cells[:6] == ["1", "local", "sky", "holds", "0", "d"]
     assert cells[-1] == "checked"
-    assert datetime.fromisoformat(cells[6]).replace(tzinfo=UTC) > datetime.now(UTC) + timedelta(days=26)
+    assert datetime.fromisoformat(cells[6]).replace(tzinfo=UTC) > datetime.now(UTC) + timedelta(
+        days=26
+    )
 
 
-def test_what_stands_before_the_action_counts_too(cli: Command, pinned: Path, tmp_path: Path) -> None:
+def test_what_stands_before_the_action_counts_too(
+    cli: Command, pinned: Path, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").rename(tmp_path / "other.yaml")
     assert len(cli("pins", "-c", "other.yaml", "--json", "list").json["pins"]) == 1
 
 
-def test_after_a_change_of_what_is_served_a_pin_is_stale_and_back_there_it_holds(cli: Command, history: History, pinned: Path) -> None:
-    before, after = ({"max_model_len": FingerprintField("max_model_len", "root", n, "a test")} for n in (1024, 4096))
+def test_after_a_change_of_what_is_served_a_pin_is_stale_and_back_there_it_holds(
+    cli: Command, history: History, pinned: Path
+) -> None:
+    before, after = (
+        {"max_model_len": FingerprintField("max_model_len", "root", n, "a test")}
+        for n in (1024, 4096)
+    )
 
     def serve(fields: dict[str, FingerprintField]) -> int:
         def work(connection: Connection) -> int:
             row = queries.target(connection, "local")
             assert row is not None
-            known = next((f.id for f in fingerprints.all_of(connection, row.id) if f.digest == digest(fields)), None)
-            return fingerprints.save(connection, row.id, digest(fields), fields, datetime.now(UTC), row_id=known)
+            known = next(
+                (
+                    f.id
+                    for f in fingerprints.all_of(connection, row.id)
+                    if f.digest == digest(fields)
+                ),
+                None,
+            )
+            return fingerprints.save(
+                connection, row.id, digest(fields), fields, datetime.now(UTC), row_id=known
+            )
 
         return history.do(work)
 
@@ -100,12 +120,16 @@ def test_after_a_change_of_what_is_served_a_pin_is_stale_and_back_there_it_holds
     assert listed(cli) == [(1, "holds")]
 
 
-def test_a_pin_whose_date_has_passed_is_expired(cli: Command, history: History, pinned: Path) -> None:
+def test_a_pin_whose_date_has_passed_is_expired(
+    cli: Command, history: History, pinned: Path
+) -> None:
     history.do(lambda c: c.exec_driver_sql("UPDATE pin SET expires_at_us = 1"))
     assert listed(cli) == [(1, "expired")]
 
 
-def test_a_pin_of_another_text_of_its_probe_is_told_apart(cli: Command, server: StandIn, pinned: Path) -> None:
+def test_a_pin_of_another_text_of_its_probe_is_told_apart(
+    cli: Command, server: StandIn, pinned: Path
+) -> None:
     write_config(pinned.parent, server.url, sky=PINNED.replace("max_tokens: 8", "max_tokens: 9"))
     assert listed(cli) == [(1, "other text")]
 
@@ -116,21 +140,31 @@ def test_a_pin_of_another_text_of_its_probe_is_told_apart(cli: Command, server: 
 def test_show_prints_every_field_and_the_accepted_answers(cli: Command, pinned: Path) -> None:
     ran = cli("pins", "show", "1")
     assert ran.code == 0
-    assert {"reason", "author", "revision", "noise_nat", "prompt_tokens"} <= {line.split()[0] for line in ran.out.splitlines() if line}
+    assert {"reason", "author", "revision", "noise_nat", "prompt_tokens"} <= {
+        line.split()[0] for line in ran.out.splitlines() if line
+    }
     assert ran.out.endswith("2× stop, 2 tokens:\nYes\n")
     assert cli("pins", "show", "1", "--json").json["pins"][0]["outputs"][0]["text"] == "Yes"
 
 
-@pytest.mark.parametrize("words", [("show", "7"), ("expire", "7"), ("diff", "1", "7"), ("show", "99999999999999999999999")])
+@pytest.mark.parametrize(
+    "words",
+    [("show", "7"), ("expire", "7"), ("diff", "1", "7"), ("show", "99999999999999999999999")],
+)
 def test_a_pin_that_is_not_there_is_2(words: tuple[str, ...], cli: Command, pinned: Path) -> None:
     ran = cli("pins", *words)
     assert (ran.code, ran.out) == (2, "")
 
 
-def test_diff_says_which_answers_came_and_went_and_how_far_the_rest_moved(cli: Command, pinned: Path) -> None:
+def test_diff_says_which_answers_came_and_went_and_how_far_the_rest_moved(
+    cli: Command, pinned: Path
+) -> None:
     assert cli("pins", "export", str(pinned)).code == 0
     told = yaml.safe_load(pinned.read_text())["pins"][0]
-    other = {"outputs": [told["outputs"][0] | {"text": "Indeed"}], "prompt_tokens": told["prompt_tokens"] + 3}
+    other = {
+        "outputs": [told["outputs"][0] | {"text": "Indeed"}],
+        "prompt_tokens": told["prompt_tokens"] + 3,
+    }
     assert cli("pins", "import", str(exported(cli, pinned, **other)), "--force").code == 0
     ran = cli("pins", "diff", "1", "2")
     assert ran.code == 0
@@ -141,7 +175,9 @@ def test_diff_says_which_answers_came_and_went_and_how_far_the_rest_moved(cli: C
     assert told["stayed"] == [{"text": "Yes", "logprob_shift": 0.0}]
 
 
-def test_pins_of_two_probes_cannot_be_compared(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_pins_of_two_probes_cannot_be_compared(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, a=PINNED, b=PINNED)
     cli("pin", "--reason", "checked", "--repeats", "1")
     ran = cli("pins", "diff", "1", "2")
@@ -152,7 +188,9 @@ def test_pins_of_two_probes_cannot_be_compared(cli: Command, server: StandIn, tm
 # ---- export and import
 
 
-def test_what_is_exported_is_plain_yaml_without_what_differs_from_machine_to_machine(cli: Command, pinned: Path) -> None:
+def test_what_is_exported_is_plain_yaml_without_what_differs_from_machine_to_machine(
+    cli: Command, pinned: Path
+) -> None:
     text = cli("pins", "export").out
     [pin] = yaml.safe_load(text)["pins"]
     assert (pin["probe"], pin["reason"]) == ("sky", "checked")
@@ -162,12 +200,16 @@ def test_what_is_exported_is_plain_yaml_without_what_differs_from_machine_to_mac
     assert pinned.read_text() == text
 
 
-def test_an_export_comes_back_as_it_was_and_the_pin_that_was_there_is_kept(cli: Command, pinned: Path) -> None:
+def test_an_export_comes_back_as_it_was_and_the_pin_that_was_there_is_kept(
+    cli: Command, pinned: Path
+) -> None:
     before = cli("pins", "show", "1", "--json").json["pins"][0]
     ran = cli("pins", "import", str(exported(cli, pinned)), "--json")
     assert (ran.code, ran.json) == (0, {"imported": [2], "ended": [1]})
     after = cli("pins", "show", "2", "--json").json["pins"][0]
-    assert {k: v for k, v in after.items() if k != "id"} == {k: v for k, v in before.items() if k != "id"}
+    assert {k: v for k, v in after.items() if k != "id"} == {
+        k: v for k, v in before.items() if k != "id"
+    }
     assert listed(cli, "--all") == [(2, "holds"), (1, "ended")]
     assert cli("probe", "--json").json["samples"][0]["verdict"] == "pass"
 
@@ -200,10 +242,15 @@ def test_of_two_pins_of_a_probe_in_one_file_the_later_one_holds(cli: Command, pi
 
 def test_import_tells_whose_place_each_pin_takes(cli: Command, pinned: Path) -> None:
     told = cli("pins", "import", str(exported(cli, pinned))).out
-    assert told.splitlines() == ["pin 2 of sky on local in the place of pin 1, which is kept and judges no more", "1 pins imported"]
+    assert told.splitlines() == [
+        "pin 2 of sky on local in the place of pin 1, which is kept and judges no more",
+        "1 pins imported",
+    ]
 
 
-def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(cli: Command, pinned: Path) -> None:
+def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(
+    cli: Command, pinned: Path
+) -> None:
     file = str(exported(cli, pinned))
     cli("pins", "expire", "1")
     ran = cli("pins", "import", file)
@@ -211,11 +258,16 @@ def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(cli: Comm
     assert "the pin of sky was ended here as pin 1 (" in ran.err
     assert "`--force` takes the file all the same" in ran.err
     assert listed(cli, "--all") == [(1, "ended")]
-    assert cli("pins", "import", file, "--force").out.splitlines() == ["pin 2 of sky on local", "1 pins imported"]
+    assert cli("pins", "import", file, "--force").out.splitlines() == [
+        "pin 2 of sky on local",
+        "1 pins imported",
+    ]
     assert listed(cli) == [(2, "holds")]
 
 
-def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_it_is_told_to(cli: Command, pinned: Path) -> None:
+def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_it_is_told_to(
+    cli: Command, pinned: Path
+) -> None:
     file = str(exported(cli, pinned))
     cli("pin", "--reason", "second", "--repeats", "1")
     ran = cli("pins", "import", file)
@@ -224,17 +276,34 @@ def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_
     assert cli("pins", "import", file, "--force", "--json").json == {"imported": [3], "ended": [2]}
 
 
-def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_taken(cli: Command, pinned: Path) -> None:
+def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_taken(
+    cli: Command, pinned: Path
+) -> None:
     ran = cli("pins", "import", str(exported(cli, pinned, fingerprint=None)))
     assert ran.code == 2
     assert "does not say under what it was taken" in ran.err
 
 
 REFUSED = {
-    "expired": ({"expires_at": "2020-01-01T00:00:00+00:00"}, "the pin of sky expired on 2020-01-01; nothing was imported"),
-    "another target": ({"target": "remote"}, "the history knows no target remote; nothing was imported"),
-    "another model": ({"fingerprint": "0123456789ab"}, "was taken under 0123456789ab, which local never was: another model?"),
-    "another text": ({"revision": "gone"}, "there is no probe sky of revision gone any more: its text has changed; nothing was imported"),
+    "expired": (
+        {"expires_at": "2020-01-01T00:00:00+00:00"},
+        "the pin of sky expired on 2020-01-01; nothing was imported",
+    ),
+    "another target": (
+        {"target": "remote"},
+        "the history knows no target remote; nothing was imported",
+    ),
+    "another model": (
+        {"fingerprint": "0123456789ab"},
+        "was taken under 0123456789ab, which local never was: another model?",
+    ),
+    "another text": (
+        {"revision": "gone"},
+        (
+            "there is no probe sky of revision gone any more: its text has changed; nothing was "
+            "imported"
+        ),
+    ),
     "another probe": ({"probe": "rain"}, "there is no probe rain of revision"),
     "no reason": ({"reason": " "}, "pin 1: has no reason"),
     "no answers": ({"outputs": []}, "pin 1: has no outputs"),
@@ -242,7 +311,17 @@ REFUSED = {
     "no time": ({"created_at": "yesterday"}, "pin 1: created_at: "),
     "an answer without tokens": ({"outputs": [{"text": "Yes"}]}, "pin 1: outputs.0.tokens: "),
     "too few log-probabilities": (
-        {"outputs": [{"text": "Yes", "tokens": ["Yes"], "token_ids": [], "logprobs": [], "finish_reason": "stop"}]},
+        {
+            "outputs": [
+                {
+                    "text": "Yes",
+                    "tokens": ["Yes"],
+                    "token_ids": [],
+                    "logprobs": [],
+                    "finish_reason": "stop",
+                }
+            ]
+        },
         "has 1 tokens, 0 logprobs and 0 tops; give one for each token",
     ),
 }
@@ -260,7 +339,9 @@ def test_a_pin_that_does_not_belong_here_is_2_with_the_reason_and_nothing_is_cha
 
 def test_one_pin_that_does_not_fit_keeps_the_whole_file_out(cli: Command, pinned: Path) -> None:
     data = yaml.safe_load(exported(cli, pinned).read_text())
-    pinned.write_text(yaml.safe_dump(data | {"pins": [*data["pins"], data["pins"][0] | {"target": "remote"}]}))
+    pinned.write_text(
+        yaml.safe_dump(data | {"pins": [*data["pins"], data["pins"][0] | {"target": "remote"}]})
+    )
     assert cli("pins", "import", str(pinned)).code == 2
     assert listed(cli, "--all") == [(1, "holds")]
 

@@ -63,12 +63,19 @@ def test_a_good_round_prints_and_stores_what_was_measured(cli: Command, config: 
     assert (ran.code, ran.err) == (0, "")
     [sample] = ran.json["samples"]
     assert list(sample) == [*SAMPLE_FIELDS, "detail"]
-    assert (sample["probe"], sample["outcome"], sample["verdict"], sample["output"]) == ("sky", "ok", "pass", "Yes")
+    assert (sample["probe"], sample["outcome"], sample["verdict"], sample["output"]) == (
+        "sky",
+        "ok",
+        "pass",
+        "Yes",
+    )
     stored = cli("show", str(sample["id"]), "--json").json["samples"][0]
     assert {name: stored[name] for name in sample} == sample
 
 
-def test_an_unexpected_answer_is_1_and_says_why(cli: Command, config: Path, server: StandIn) -> None:
+def test_an_unexpected_answer_is_1_and_says_why(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.answers = {"Is the sky blue? Answer yes or no.": "No"}
     ran = cli("probe")
     assert ran.code == 1
@@ -83,7 +90,9 @@ def test_a_wait_beyond_the_cap_is_1(cli: Command, server: StandIn, tmp_path: Pat
     assert (ran.code, ran.json["samples"][0]["outcome"]) == (1, "queue_cap")
 
 
-def test_a_server_that_is_not_there_is_3_and_kept_in_the_history(cli: Command, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_3_and_kept_in_the_history(
+    cli: Command, tmp_path: Path
+) -> None:
     write_config(tmp_path, "http://127.0.0.1:9")
     assert cli("probe").code == 3
     assert [s["outcome"] for s in cli("history", "--json").json["samples"]] == ["refused"]
@@ -121,7 +130,9 @@ def test_several_models_are_2_with_the_list(cli: Command, config: Path, server: 
     assert "tiny-canary, other" in ran.err
 
 
-def test_a_probe_that_cannot_fit_is_2_with_file_and_line_and_nothing_is_sent(cli: Command, config: Path, server: StandIn) -> None:
+def test_a_probe_that_cannot_fit_is_2_with_file_and_line_and_nothing_is_sent(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     server.state.max_model_len = 16
     ran = cli("probe")
     assert ran.code == 2
@@ -140,7 +151,9 @@ def test_only_the_named_probes_run(cli: Command, server: StandIn, tmp_path: Path
     assert [s["probe"] for s in cli("probe", "b", "--json").json["samples"]] == ["b"]
 
 
-def test_an_unknown_probe_or_target_is_2_with_those_that_are_there(cli: Command, config: Path, server: StandIn) -> None:
+def test_an_unknown_probe_or_target_is_2_with_those_that_are_there(
+    cli: Command, config: Path, server: StandIn
+) -> None:
     probe, target = cli("probe", "rain"), cli("probe", "--target", "remote")
     assert (probe.code, target.code) == (2, 2)
     assert "known probes: sky" in probe.err
@@ -148,7 +161,9 @@ def test_an_unknown_probe_or_target_is_2_with_those_that_are_there(cli: Command,
     assert server.state.requests == []
 
 
-def test_a_spent_budget_is_said_on_standard_error_and_json_stays_one_object(cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_a_spent_budget_is_said_on_standard_error_and_json_stays_one_object(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     write_config(tmp_path, server.url, "    token_budget_per_hour: 5\n")
     ran = cli("probe", "--json")
     assert (ran.code, ran.json) == (3, {"samples": []})
@@ -170,22 +185,34 @@ def test_another_process_that_measures_is_waited_for_and_then_3(
 ) -> None:
     monkeypatch.setattr("monitor.cli.probe.LEASE_WAIT_S", 0.2)
     now = datetime.now(UTC)
-    history.do(lambda c: record.take_lease(c, "local", "elsewhere:1", now, now + timedelta(seconds=30)))
+    history.do(
+        lambda c: record.take_lease(c, "local", "elsewhere:1", now, now + timedelta(seconds=30))
+    )
     ran = cli("probe")
     assert ran.code == 3
     assert "another process has been measuring local" in ran.err
     assert server.state.requests == []
 
 
-def test_a_lease_that_ends_while_we_wait_is_taken(cli: Command, config: Path, history: History) -> None:
+def test_a_lease_that_ends_while_we_wait_is_taken(
+    cli: Command, config: Path, history: History
+) -> None:
     now = datetime.now(UTC)
-    history.do(lambda c: record.take_lease(c, "local", "elsewhere:1", now, now + timedelta(seconds=1)))
+    history.do(
+        lambda c: record.take_lease(c, "local", "elsewhere:1", now, now + timedelta(seconds=1))
+    )
     assert cli("probe").code == 0
     assert history.rows("SELECT * FROM lease") == []
 
 
-@pytest.mark.parametrize("made", [lambda p: p.mkdir(), lambda p: p.write_text("no database" * 100)], ids=["folder", "text"])
-def test_a_database_that_cannot_be_written_is_3_and_nothing_is_sent(made: object, cli: Command, config: Path, server: StandIn) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [lambda p: p.mkdir(), lambda p: p.write_text("no database" * 100)],
+    ids=["folder", "text"],
+)
+def test_a_database_that_cannot_be_written_is_3_and_nothing_is_sent(
+    made: object, cli: Command, config: Path, server: StandIn
+) -> None:
     made(config.parent / "history.db")  # type: ignore[operator]
     ran = cli("probe")
     assert ran.code == 3
@@ -193,7 +220,9 @@ def test_a_database_that_cannot_be_written_is_3_and_nothing_is_sent(made: object
     assert server.state.requests == []
 
 
-def test_a_database_of_a_newer_version_is_2_and_nothing_is_sent(cli: Command, config: Path, server: StandIn, history: History) -> None:
+def test_a_database_of_a_newer_version_is_2_and_nothing_is_sent(
+    cli: Command, config: Path, server: StandIn, history: History
+) -> None:
     history.do(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     ran = cli("probe")
     assert ran.code == 2
@@ -201,7 +230,9 @@ def test_a_database_of_a_newer_version_is_2_and_nothing_is_sent(cli: Command, co
     assert server.state.requests == []
 
 
-def test_a_database_that_stays_locked_is_3(cli: Command, config: Path, history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_stays_locked_is_3(
+    cli: Command, config: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("monitor.store.database.BUSY_TIMEOUT_S", 0.1)
     with sqlite3.connect(history.path, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -220,17 +251,30 @@ def test_a_key_is_in_no_output_and_in_no_byte_of_the_database(
     server.state.api_key = key
     monkeypatch.setenv("CANARY_TEST_KEY", key)
     (tmp_path / "key").write_text(key + "\n")
-    write_config(tmp_path, server.url, f"    api_key_{place}: {'CANARY_TEST_KEY' if place == 'env' else 'key'}\n")
-    printed = "".join(ran.out + ran.err for ran in (cli("check"), cli("probe"), cli("fingerprint"), cli("probe", "--json")))
+    write_config(
+        tmp_path,
+        server.url,
+        f"    api_key_{place}: {'CANARY_TEST_KEY' if place == 'env' else 'key'}\n",
+    )
+    printed = "".join(
+        ran.out + ran.err
+        for ran in (cli("check"), cli("probe"), cli("fingerprint"), cli("probe", "--json"))
+    )
     server.state.api_key = "another"
-    printed += "".join(ran.out + ran.err for ran in (cli("check"), cli("probe"), cli("fingerprint")))
+    printed += "".join(
+        ran.out + ran.err for ran in (cli("check"), cli("probe"), cli("fingerprint"))
+    )
     assert '"outcome": "ok"' in printed
     assert key not in printed
-    assert [p.name for p in tmp_path.rglob("*") if p.is_file() and key.encode() in p.read_bytes()] == ["key"]
+    assert [
+        p.name for p in tmp_path.rglob("*") if p.is_file() and key.encode() in p.read_bytes()
+    ] == ["key"]
 
 
 @pytest.mark.parametrize("key", ["two\nlines-s3cret", "schlüssel-s3cret"])
-def test_a_key_that_no_header_can_carry_is_2_and_not_shown(key: str, cli: Command, server: StandIn, tmp_path: Path) -> None:
+def test_a_key_that_no_header_can_carry_is_2_and_not_shown(
+    key: str, cli: Command, server: StandIn, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text(key)
     server.state.api_key = "sk-right"
     write_config(tmp_path, server.url, "    api_key_file: key\n")
@@ -245,7 +289,9 @@ def test_an_answer_that_would_steer_the_terminal_is_stored_as_it_is_and_shown_ha
 ) -> None:
     answer = "Yes\x1b[31m red \x1b]8;;http://evil\x07link [bold]b[/bold] :warning:"
     server.state.answers = {"Is the sky blue? Answer yes or no.": answer}
-    config.parent.joinpath("probes", "sky.yaml").write_text(PROBE.replace("max_tokens: 8", "max_tokens: 30"))
+    config.parent.joinpath("probes", "sky.yaml").write_text(
+        PROBE.replace("max_tokens: 8", "max_tokens: 30")
+    )
     [sample] = cli("probe", "--json").json["samples"]
     assert sample["output"] == answer
     shown = cli("show", str(sample["id"])).out
@@ -256,7 +302,15 @@ def test_an_answer_that_would_steer_the_terminal_is_stored_as_it_is_and_shown_ha
 
 def test_in_a_pipe_there_is_no_progress_and_no_colour(config: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "monitor.cli", "probe", "-c", str(config)]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=60, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     assert len(done.stdout.splitlines()) == 2

@@ -12,8 +12,12 @@ from standin import StandIn
 from .conftest import PROBE, Command, write_config
 
 
-def test_a_broken_configuration_or_probe_is_2_with_every_line(cli: Command, server: StandIn, tmp_path: Path) -> None:
-    config = write_config(tmp_path, server.url, a=PROBE + "colour: red\n", b=PROBE.replace("60s", "60"))
+def test_a_broken_configuration_or_probe_is_2_with_every_line(
+    cli: Command, server: StandIn, tmp_path: Path
+) -> None:
+    config = write_config(
+        tmp_path, server.url, a=PROBE + "colour: red\n", b=PROBE.replace("60s", "60")
+    )
     ran = cli("run")
     assert ran.code == 2
     assert len(ran.err.splitlines()) == 2
@@ -40,14 +44,18 @@ def test_a_port_in_use_is_2_and_nothing_is_written(cli: Command, config: Path) -
     assert not (config.parent / "history.db").exists()
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:9462", "9462", "127.0.0.1:99999", "127.example.com:80"])
+@pytest.mark.parametrize(
+    "listen", ["0.0.0.0:9462", "9462", "127.0.0.1:99999", "127.example.com:80"]
+)
 def test_an_address_that_is_not_on_loopback_is_2(listen: str, cli: Command, config: Path) -> None:
     ran = cli("run", "--listen", listen)
     assert ran.code == 2
     assert "--listen" in ran.err
 
 
-def test_a_database_of_a_newer_version_is_2_and_not_waited_for(cli: Command, config: Path, history: History) -> None:
+def test_a_database_of_a_newer_version_is_2_and_not_waited_for(
+    cli: Command, config: Path, history: History
+) -> None:
     history.do(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     ran = cli("run")
     assert ran.code == 2

@@ -15,7 +15,9 @@ from .conftest import Command
 
 
 def test_it_prints_every_field_the_failure_and_the_answer(cli: Command, history: History) -> None:
-    number = history.sample("the stream ended without [DONE]", outcome=Outcome.TRUNCATED, output="Ye")
+    number = history.sample(
+        "the stream ended without [DONE]", outcome=Outcome.TRUNCATED, output="Ye"
+    )
     ran = cli("show", str(number), "--db", history.database)
     assert ran.code == 0
     shown = {line.split()[0] for line in ran.out.splitlines() if line.strip()}
@@ -24,7 +26,9 @@ def test_it_prints_every_field_the_failure_and_the_answer(cli: Command, history:
     assert ran.out.endswith("answer:\nYe\n")
 
 
-def test_json_is_one_object_with_the_sentence_beside_the_fields(cli: Command, history: History) -> None:
+def test_json_is_one_object_with_the_sentence_beside_the_fields(
+    cli: Command, history: History
+) -> None:
     number = history.sample("no connection", outcome=Outcome.REFUSED, output=None)
     found = cli("show", str(number), "--db", history.database, "--json").json
     assert list(found["samples"][0])[: len(SAMPLE_FIELDS) + 1] == [*SAMPLE_FIELDS, "detail"]
@@ -38,8 +42,12 @@ def test_a_sample_that_is_not_there_is_2(number: str, cli: Command, history: His
     assert number in ran.err
 
 
-def test_an_answer_cannot_steer_the_terminal_nor_be_read_as_markup(cli: Command, history: History) -> None:
-    number = history.sample("\x1b[31mdetail", output="\x1b[2J[red]x[/red] :smile: \x9b1m\x07\r\u202e")
+def test_an_answer_cannot_steer_the_terminal_nor_be_read_as_markup(
+    cli: Command, history: History
+) -> None:
+    number = history.sample(
+        "\x1b[31mdetail", output="\x1b[2J[red]x[/red] :smile: \x9b1m\x07\r\u202e"
+    )
     shown = cli("show", str(number), "--db", history.database).out
     assert [c for c in ("\x1b", "\x9b", "\x07", "\r", "\u202e") if c in shown] == []
     assert "[red]x[/red] :smile:" in shown
@@ -58,11 +66,29 @@ def test_no_answer_is_a_dash_and_an_empty_one_is_empty(cli: Command, history: Hi
 
 def a_pin(*answers: tuple[str, ...]) -> Pin:
     """Accepted answers, by their tokens."""
-    outputs = [PinnedOutput("".join(tokens), tokens, (), (-0.1,) * len(tokens), "stop") for tokens in answers]
-    return Pin(0, "local", "sky", "first", None, "checked", "me", NOON, NOON + timedelta(days=30), tuple(outputs), 10, 0.0)
+    outputs = [
+        PinnedOutput("".join(tokens), tokens, (), (-0.1,) * len(tokens), "stop")
+        for tokens in answers
+    ]
+    return Pin(
+        0,
+        "local",
+        "sky",
+        "first",
+        None,
+        "checked",
+        "me",
+        NOON,
+        NOON + timedelta(days=30),
+        tuple(outputs),
+        10,
+        0.0,
+    )
 
 
-def test_only_the_pinned_answer_that_the_sample_was_compared_with_is_marked(cli: Command, history: History) -> None:
+def test_only_the_pinned_answer_that_the_sample_was_compared_with_is_marked(
+    cli: Command, history: History
+) -> None:
     history.sample()
 
     def work(connection: Connection) -> int:
@@ -71,7 +97,9 @@ def test_only_the_pinned_answer_that_the_sample_was_compared_with_is_marked(cli:
         return pins.add(connection, made, target_id=1, revision_id=revision, fingerprint_id=None)
 
     number = history.do(work)
-    sample = history.sample(output="I pick the pear.", verdict=Verdict.FAIL, pin=number, first_divergence=3)
+    sample = history.sample(
+        output="I pick the pear.", verdict=Verdict.FAIL, pin=number, first_divergence=3
+    )
     shown = cli("show", str(sample), "--db", history.database).out
     assert "I pick the ⟪parts here, token 4⟫  apple." in shown
     assert "Banana!" in shown

@@ -23,12 +23,16 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def watched(history: History, name: str = "local", every_s: float = 60.0, since: timedelta = MINUTE) -> None:
+def watched(
+    history: History, name: str = "local", every_s: float = 60.0, since: timedelta = MINUTE
+) -> None:
     """A target whose daemon runs `sky`."""
     history.target(name, now() - since, {"sky": every_s})
 
 
-def test_a_recent_good_sample_and_nothing_open_is_good_and_0(cli: Command, history: History) -> None:
+def test_a_recent_good_sample_and_nothing_open_is_good_and_0(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now())
     ran = cli("status", "--db", history.database, "--json")
@@ -39,7 +43,9 @@ def test_a_recent_good_sample_and_nothing_open_is_good_and_0(cli: Command, histo
 
 
 @pytest.mark.parametrize("severity", [Severity.WARNING, Severity.PAGE])
-def test_an_open_warning_or_page_is_bad_and_1(severity: Severity, cli: Command, history: History) -> None:
+def test_an_open_warning_or_page_is_bad_and_1(
+    severity: Severity, cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now())
     incident = history.incident(now(), severity=severity)
@@ -69,7 +75,9 @@ def test_no_sample_for_three_intervals_is_unknown_and_3(cli: Command, history: H
     watched(history, since=timedelta(hours=1))
     history.sample(started_at=now() - 3 * MINUTE + timedelta(seconds=10))
     assert cli("status", "--db", history.database).code == 0
-    history.do(lambda c: c.exec_driver_sql("UPDATE sample SET started_at_us = started_at_us - 30000000"))
+    history.do(
+        lambda c: c.exec_driver_sql("UPDATE sample SET started_at_us = started_at_us - 30000000")
+    )
     ran = cli("status", "--db", history.database, "--json")
     assert (ran.code, ran.json["targets"][0]["overdue"]) == (3, ["sky"])
     assert "overdue" in cli("status", "--db", history.database).out
@@ -86,19 +94,25 @@ def test_nothing_watched_is_unknown(cli: Command, history: History) -> None:
     assert "nothing is watched yet" in ran.out
 
 
-def test_a_canary_that_failed_just_now_is_unknown_and_not_good(cli: Command, history: History) -> None:
+def test_a_canary_that_failed_just_now_is_unknown_and_not_good(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now(), outcome=Outcome.REFUSED)
     assert cli("status", "--db", history.database).code == 3
 
 
-def test_a_wrong_answer_is_not_good_although_it_came_in_time(cli: Command, history: History) -> None:
+def test_a_wrong_answer_is_not_good_although_it_came_in_time(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now(), verdict=Verdict.FAIL)
     assert cli("status", "--db", history.database).code == 3
 
 
-def test_bad_beats_unknown_and_unknown_beats_good_over_targets(cli: Command, history: History) -> None:
+def test_bad_beats_unknown_and_unknown_beats_good_over_targets(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now())
     watched(history, "silent", since=timedelta(hours=1))
@@ -108,10 +122,16 @@ def test_bad_beats_unknown_and_unknown_beats_good_over_targets(cli: Command, his
     history.incident(now(), target="broken", subject="broken")
     ran = cli("status", "--db", history.database, "--json")
     assert ran.code == 1
-    assert {t["name"]: t["status"] for t in ran.json["targets"]} == {"local": "good", "silent": "unknown", "broken": "bad"}
+    assert {t["name"]: t["status"] for t in ran.json["targets"]} == {
+        "local": "good",
+        "silent": "unknown",
+        "broken": "bad",
+    }
 
 
-def test_a_probe_that_is_no_longer_run_does_not_make_it_unknown(cli: Command, history: History) -> None:
+def test_a_probe_that_is_no_longer_run_does_not_make_it_unknown(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now())
     history.sample(started_at=now() - timedelta(days=9), probe="old", outcome=Outcome.HUNG)
@@ -132,17 +152,23 @@ def test_without_a_database_it_is_3(cli: Command) -> None:
     assert cli("status").code == 3
 
 
-def test_a_probe_by_a_cron_line_is_overdue_after_three_of_its_runs_and_shown_until_then(cli: Command, history: History) -> None:
+def test_a_probe_by_a_cron_line_is_overdue_after_three_of_its_runs_and_shown_until_then(
+    cli: Command, history: History
+) -> None:
     history.target("local", now() - timedelta(hours=1), {"sky": "*/5 * * * *"})
     history.sample(started_at=now() - 4 * MINUTE)
     ran = cli("status", "--db", history.database, "--json")
     assert (ran.code, [s["probe"] for s in ran.json["targets"][0]["last_samples"]]) == (0, ["sky"])
-    history.do(lambda c: c.exec_driver_sql("UPDATE sample SET started_at_us = started_at_us - 1200000000"))
+    history.do(
+        lambda c: c.exec_driver_sql("UPDATE sample SET started_at_us = started_at_us - 1200000000")
+    )
     ran = cli("status", "--db", history.database, "--json")
     assert (ran.code, ran.json["targets"][0]["overdue"]) == (3, ["sky"])
 
 
-def test_messages_that_were_given_up_long_ago_are_not_said_for_ever(cli: Command, history: History) -> None:
+def test_messages_that_were_given_up_long_ago_are_not_said_for_ever(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now())
     history.incident(now() - timedelta(hours=25), ("ops",), severity=Severity.INFO)
@@ -151,7 +177,9 @@ def test_messages_that_were_given_up_long_ago_are_not_said_for_ever(cli: Command
     assert cli("status", "--db", history.database, "--json").json["undelivered"] == 0
 
 
-def test_what_of_detection_works_and_what_still_learns_is_said(cli: Command, history: History) -> None:
+def test_what_of_detection_works_and_what_still_learns_is_said(
+    cli: Command, history: History
+) -> None:
     watched(history)
     history.sample(started_at=now())
     assert cli("status", "--db", history.database, "--json").json["targets"][0]["detection"] == []
@@ -159,9 +187,13 @@ def test_what_of_detection_works_and_what_still_learns_is_said(cli: Command, his
         {"what": "throttle time of card GPU-1", "armed": True, "detail": "needs no learning"},
         {"what": "decode rate", "armed": False, "detail": "3 of 12 h"},
     )
-    kept = StoredDetector(1, "v", "{}", armed, Cursor(), 0, "what is normal is learnt anew since noon")
+    kept = StoredDetector(
+        1, "v", "{}", armed, Cursor(), 0, "what is normal is learnt anew since noon"
+    )
     history.do(lambda c: detectors.save(c, 1, kept))
-    assert cli("status", "--db", history.database, "--json").json["targets"][0]["detection"] == list(armed)
+    assert cli("status", "--db", history.database, "--json").json["targets"][0][
+        "detection"
+    ] == list(armed)
     told = cli("status", "--db", history.database).out
     assert "armed: throttle time of card GPU-1" in told
     assert "not armed: decode rate (3 of 12 h)" in told

@@ -13,7 +13,10 @@ from .conftest import Command
 
 def recent(count: int, **changes: object) -> list[Sample]:
     """So many samples of the last hour."""
-    return [a_sample(**{"started_at": datetime.now(UTC) - timedelta(minutes=30), **changes}) for _ in range(count)]
+    return [
+        a_sample(**{"started_at": datetime.now(UTC) - timedelta(minutes=30), **changes})
+        for _ in range(count)
+    ]
 
 
 def test_classes_and_phases_and_targets_are_never_mixed(cli: Command, history: History) -> None:
@@ -23,7 +26,10 @@ def test_classes_and_phases_and_targets_are_never_mixed(cli: Command, history: H
     history.samples(recent(4, ttft_ms=70.0, traffic_class="batch", probe="rain"))
     history.samples(recent(1, ttft_ms=1.0, target="remote"))
     found = cli("summary", "--db", history.database, "--json").json["summaries"]
-    assert [(s["target"], s["class"], s["phase"], s["count"], s["ttft_ms"]["p50"]["value"]) for s in found] == [
+    assert [
+        (s["target"], s["class"], s["phase"], s["count"], s["ttft_ms"]["p50"]["value"])
+        for s in found
+    ] == [
         ("local", "batch", "warm", 4, 70.0),
         ("local", "chat", "cold", 1, 9000.0),
         ("local", "chat", "idle", 2, 900.0),
@@ -51,7 +57,9 @@ def test_the_upper_end_of_a_p95_needs_59_samples(cli: Command, history: History)
     assert one["ttft_ms"]["p95"]["high"] is not None
 
 
-def test_a_p95_among_those_that_waited_in_vain_is_more_than_the_smallest_wait(cli: Command, history: History) -> None:
+def test_a_p95_among_those_that_waited_in_vain_is_more_than_the_smallest_wait(
+    cli: Command, history: History
+) -> None:
     history.samples(recent(18, ttft_ms=40.0))
     history.samples(recent(1, ttft_ms=None, outcome=Outcome.QUEUE_CAP, e2e_ms=2000.0))
     history.samples(recent(1, ttft_ms=None, outcome=Outcome.TIMEOUT, e2e_ms=9000.0))
@@ -79,7 +87,10 @@ def test_the_last_day_is_summed_unless_told_otherwise(cli: Command, history: His
     history.samples(recent(1))
 
     def counts(*words: str) -> int:
-        return sum(s["count"] for s in cli("summary", "--db", history.database, "--json", *words).json["summaries"])
+        return sum(
+            s["count"]
+            for s in cli("summary", "--db", history.database, "--json", *words).json["summaries"]
+        )
 
     assert (counts(), counts("--since", "2d"), counts("--since", "1m")) == (1, 2, 0)
 
@@ -89,21 +100,41 @@ def test_nothing_to_sum_is_said_and_good(cli: Command, history: History) -> None
     assert (ran.code, ran.out) == (0, "no samples since 24h\n")
 
 
-def test_the_retry_or_abstain_rate_stands_beside_the_time_before(cli: Command, history: History) -> None:
+def test_the_retry_or_abstain_rate_stands_beside_the_time_before(
+    cli: Command, history: History
+) -> None:
     sorry = "I'm sorry, but I can't help with that."
     history.samples(recent(90) + recent(10, output=sorry) + recent(10, verdict=Verdict.FAIL))
     history.samples(recent(110, started_at=datetime.now(UTC) - timedelta(hours=30)))
     [one] = cli("summary", "--db", history.database, "--json").json["summaries"]
-    told = {"count": 110, "abstained": 10, "retried": 10, "rate": 20 / 110, "before": 0.0, "rising": True}
+    told = {
+        "count": 110,
+        "abstained": 10,
+        "retried": 10,
+        "rate": 20 / 110,
+        "before": 0.0,
+        "rising": True,
+    }
     assert one["retry_or_abstain"] == told
     assert "20 of 110 (18.2%, before 0.0%) rising" in cli("summary", "--db", history.database).out
     [whole] = cli("summary", "--since", "40h", "--db", history.database, "--json").json["summaries"]
     assert (whole["retry_or_abstain"]["count"], whole["retry_or_abstain"]["before"]) == (220, None)
 
 
-def test_what_people_said_is_counted_with_the_minutes_it_took(cli: Command, history: History) -> None:
+def test_what_people_said_is_counted_with_the_minutes_it_took(
+    cli: Command, history: History
+) -> None:
     first, second, _ = history.samples(recent(3))
     for number, verdict, minutes in ((first, "right", "1"), (second, "corrected", "3.5")):
-        cli("review", str(number), "--verdict", verdict, "--minutes", minutes, "--db", history.database)
+        cli(
+            "review",
+            str(number),
+            "--verdict",
+            verdict,
+            "--minutes",
+            minutes,
+            "--db",
+            history.database,
+        )
     [one] = cli("summary", "--db", history.database, "--json").json["summaries"]
     assert one["reviews"] == {"right": 1, "wrong": 0, "corrected": 1, "minutes": 4.5}

@@ -1,4 +1,6 @@
-"""Conditions that can only be a mistake are refused where they stand, and not at three in the morning."""
+"""Conditions that can only be a mistake are refused where they stand, and not at three in the
+morning.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def test_an_empty_text_is_refused(condition: dict[str, Any]) -> None:
     assert "is empty" in refused(**condition)
 
 
-@pytest.mark.parametrize("condition", [{"number": float("nan")}, {"number": float("inf")}, {"number": 1, "tolerance": float("inf")}])
+@pytest.mark.parametrize(
+    "condition",
+    [{"number": float("nan")}, {"number": float("inf")}, {"number": 1, "tolerance": float("inf")}],
+)
 def test_a_number_that_is_none_is_refused(condition: dict[str, Any]) -> None:
     assert "give a number" in refused(**condition)
 
@@ -50,18 +55,26 @@ def test_a_tolerance_or_a_floor_beside_another_condition_is_refused() -> None:
     ("schema", "words"),
     [
         ({"$ref": "#/$defs/nope"}, "refers to '#/$defs/nope', which is not in it"),
-        ({"properties": {"a": {"items": {"$ref": "#/$defs/nope"}}}}, "refers to '#/$defs/nope', which is not in it"),
+        (
+            {"properties": {"a": {"items": {"$ref": "#/$defs/nope"}}}},
+            "refers to '#/$defs/nope', which is not in it",
+        ),
         ({"$ref": "http://127.0.0.1:9/x.json"}, "nothing is fetched"),
         ({"$ref": "#/x", "x": {"$ref": "#/y"}}, "refers to '#/y'"),
         ({"$ref": "#/required/0", "required": ["a"]}, "which is no schema"),
         ({"$ref": "#"}, "refers to itself"),
         ({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}, "refers to itself"),
-        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}}, "refers to itself"),
+        (
+            {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}},
+            "refers to itself",
+        ),
         ({"properties": {"a": {"pattern": "("}}}, "is no JSON schema"),
         ({"type": "strin"}, "is no JSON schema"),
     ],
 )
-def test_a_schema_that_no_answer_could_be_held_against_is_refused(schema: dict[str, Any], words: str) -> None:
+def test_a_schema_that_no_answer_could_be_held_against_is_refused(
+    schema: dict[str, Any], words: str
+) -> None:
     assert words in refused(json_schema=schema)
 
 
@@ -71,7 +84,11 @@ def test_a_schema_that_no_answer_could_be_held_against_is_refused(schema: dict[s
         {},
         {"properties": {"child": {"$ref": "#"}}},
         {"$defs": {"text": {"type": "string"}}, "properties": {"x": {"$ref": "#/$defs/text"}}},
-        {"$id": "http://me/x", "$defs": {"q": {"$id": "y", "$anchor": "A"}}, "properties": {"k": {"$ref": "y#A"}}},
+        {
+            "$id": "http://me/x",
+            "$defs": {"q": {"$id": "y", "$anchor": "A"}},
+            "properties": {"k": {"$ref": "y#A"}},
+        },
         {"const": {"$ref": "#/no reference, a value"}},
         {"$dynamicAnchor": "n", "properties": {"c": {"$dynamicRef": "#n"}}},
         {"properties": {"a": True, "b": False}},

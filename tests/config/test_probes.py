@@ -30,11 +30,16 @@ def revision(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in BROKEN.glob("probe*.yaml")))
-def test_a_broken_probe_is_told_whole_with_line_and_mend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_probe_is_told_whole_with_line_and_mend(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(BROKEN)
     with pytest.raises(ConfigError) as told:
         load_probe(Path(f"{name}.yaml"), SETTINGS)
-    assert str(told.value).splitlines() == (BROKEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    assert (
+        str(told.value).splitlines()
+        == (BROKEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    )
 
 
 def test_the_errors_of_all_files_are_told_at_once(tmp_path: Path) -> None:
@@ -43,7 +48,10 @@ def test_the_errors_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(SKY)
     with pytest.raises(ConfigError) as told:
         load_probes(tmp_path, SETTINGS)
-    assert [(Path(p.file).name, p.line) for p in told.value.problems] == [("a.yaml", 7), ("b.yaml", 2)]
+    assert [(Path(p.file).name, p.line) for p in told.value.problems] == [
+        ("a.yaml", 7),
+        ("b.yaml", 2),
+    ]
 
 
 def test_a_folder_without_probes_and_no_folder_are_told_apart(tmp_path: Path) -> None:
@@ -95,34 +103,46 @@ def test_schedule_and_reason_make_no_new_revision(tmp_path: Path) -> None:
 def test_all_conditions_are_kept_in_order(tmp_path: Path) -> None:
     path = tmp_path / "sky.yaml"
     path.write_text(SKY + 'expect:\n  - contains: "Yes"\n  - equals: "Yes"\n')
-    assert load_probe(path, SETTINGS).expect == (Expectation(contains="Yes"), Expectation(equals="Yes"))
+    assert load_probe(path, SETTINGS).expect == (
+        Expectation(contains="Yes"),
+        Expectation(equals="Yes"),
+    )
 
 
-def test_temperature_and_seed_are_always_there_and_what_is_not_asked_for_is_not(tmp_path: Path) -> None:
+def test_temperature_and_seed_are_always_there_and_what_is_not_asked_for_is_not(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "sky.yaml"
     path.write_text(SKY)
     assert load_probe(path, SETTINGS).sampling == {"temperature": 0.0, "seed": 0}
 
 
-def test_log_probabilities_structure_and_endpoint_are_parameter_sets_of_their_own(tmp_path: Path) -> None:
+def test_log_probabilities_structure_and_endpoint_are_parameter_sets_of_their_own(
+    tmp_path: Path,
+) -> None:
     texts = {
         "plain": SKY,
         "logprobs": SKY + "sampling: {logprobs: 5}\n",
         "structured": SKY + "sampling: {response_format: {type: json_object}}\n",
-        "completions": "class: chat\nevery: 60s\nendpoint: completions\nprompt: The sky is\nmax_tokens: 8\n",
+        "completions": (
+            "class: chat\nevery: 60s\nendpoint: completions\nprompt: The sky is\nmax_tokens: 8\n"
+        ),
     }
     for name, text in texts.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     assert len({p.parameter_set for p in load_probes(tmp_path, SETTINGS)}) == 4
 
 
-def test_a_probe_that_cannot_fit_is_told_with_its_line_and_the_length_that_would(tmp_path: Path) -> None:
+def test_a_probe_that_cannot_fit_is_told_with_its_line_and_the_length_that_would(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "sky.yaml"
     path.write_text(SKY)
     probe = load_probe(path, SETTINGS)
     assert misfit(probe, 20, 28, tmp_path) is None
     assert str(misfit(probe, 20, 27, tmp_path)) == (
-        f"{path}:6: needs 28 tokens (20 prompt and 8 answer), but the context holds 27; lower max_tokens to 7"
+        f"{path}:6: needs 28 tokens (20 prompt and 8 answer), but the context holds 27; lower "
+        "max_tokens to 7"
     )
     assert str(misfit(probe, 20, 20, tmp_path)).endswith("holds 20; shorten the prompt")
 

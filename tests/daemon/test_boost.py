@@ -70,7 +70,9 @@ def test_before_its_first_scheduled_run_a_probe_is_not_due() -> None:
     assert Boost().due([SKY], 1000) == []
 
 
-async def test_what_is_asked_for_runs_in_the_lane_and_a_round_that_was_given_up_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_asked_for_runs_in_the_lane_and_a_round_that_was_given_up_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "EXTRAS_EVERY_S", 0.01)
     monkeypatch.setattr(lanes, "GATHER_S", 0.01)
     ran: list[str] = []
@@ -98,4 +100,6 @@ async def test_what_is_asked_for_runs_in_the_lane_and_a_round_that_was_given_up_
         with suppress(asyncio.CancelledError):
             await task
     assert sorted(ran) == ["sea", "sky"]
-    assert asking.boost.begin(SKY, 0) is False  # what did not run is not paid from the reserve later
+    assert (
+        asking.boost.begin(SKY, 0) is False
+    )  # what did not run is not paid from the reserve later

@@ -75,7 +75,9 @@ def test_the_reserve_is_for_what_is_not_on_the_schedule() -> None:
     assert book.allows(SKY, NOON, from_reserve=True)
 
 
-def test_runs_beside_the_schedule_are_paid_from_the_reserve_and_take_nothing_from_the_schedule() -> None:
+def test_runs_beside_the_schedule_are_paid_from_the_reserve_and_take_nothing_from_the_schedule() -> (
+    None
+):
     book = TokenLedger(100)  # 80 for the schedule, 20 beside it
     book.note(SKY, NOON, 0, 12, extra=True)
     assert book.allows_extra(SKY, NOON)
@@ -99,7 +101,9 @@ def test_a_class_with_its_own_limit_keeps_something_for_the_schedule() -> None:
 
 
 def test_after_a_restart_what_the_schedule_could_not_have_spent_was_beside_it() -> None:
-    book = TokenLedger(100, [(NOON, 60, "chat"), (NOON + MINUTE, 30, "chat"), (NOON + 2 * MINUTE, 5, "chat")])
+    book = TokenLedger(
+        100, [(NOON, 60, "chat"), (NOON + MINUTE, 30, "chat"), (NOON + 2 * MINUTE, 5, "chat")]
+    )
     assert book.spent(NOON + 3 * MINUTE, extra=True) == 30
     assert book.allows(SKY, NOON + 3 * MINUTE)
 
@@ -118,7 +122,9 @@ def test_a_restart_forgets_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50)), max_size=60))
-def test_a_schedule_that_asks_first_never_spends_more_than_its_share_in_any_hour(asks: list[tuple[int, int]]) -> None:
+def test_a_schedule_that_asks_first_never_spends_more_than_its_share_in_any_hour(
+    asks: list[tuple[int, int]],
+) -> None:
     book = TokenLedger(300)
     spent: list[tuple[int, int]] = []
     for minute, tokens in sorted(asks):
@@ -131,6 +137,8 @@ def test_a_schedule_that_asks_first_never_spends_more_than_its_share_in_any_hour
 
 
 @pytest.mark.parametrize(("every_s", "cost"), [(60.0, 60 * 28), (3600.0, 28), (None, None)])
-def test_the_cost_of_an_hour_is_told_where_it_is_known(every_s: float | None, cost: float | None) -> None:
+def test_the_cost_of_an_hour_is_told_where_it_is_known(
+    every_s: float | None, cost: float | None
+) -> None:
     probe = a_probe(max_tokens=8, every_s=every_s, cron=None if every_s else "0 * * * *")
     assert hourly_cost(probe, 20) == cost

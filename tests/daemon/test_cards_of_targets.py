@@ -36,11 +36,16 @@ class Watch:
         return self.answering_now
 
 
-def judge(history: History, watch: Any, gpus: Any = "auto", target: str = "local", minutes: float = 0.0) -> list[str]:
+def judge(
+    history: History, watch: Any, gpus: Any = "auto", target: str = "local", minutes: float = 0.0
+) -> list[str]:
     """Judges a target's cards; what is open on it then."""
     seen = SimpleNamespace(settings=SimpleNamespace(name=target), cards=TargetCards(watch, gpus))
     history.do(lambda c: _judge_cards(c, seen, NOON + timedelta(minutes=minutes), []))  # type: ignore[arg-type]
-    return [f"{i.kind.value} {i.subject}" for i in history.do(lambda c: incidents.open_incidents(c, target))]
+    return [
+        f"{i.kind.value} {i.subject}"
+        for i in history.do(lambda c: incidents.open_incidents(c, target))
+    ]
 
 
 def report(history: History, *events: GpuEvent) -> None:
@@ -48,17 +53,26 @@ def report(history: History, *events: GpuEvent) -> None:
 
 
 def closed(history: History) -> Sequence[str]:
-    return [row["close_reason"] for row in history.rows("SELECT close_reason FROM incident WHERE closed_at_us IS NOT NULL")]
+    return [
+        row["close_reason"]
+        for row in history.rows("SELECT close_reason FROM incident WHERE closed_at_us IS NOT NULL")
+    ]
 
 
 def test_events_are_kept_one_by_one_and_found_by_card_and_time(history: History) -> None:
-    early, twice, other = GpuEvent(A, NOON - timedelta(hours=1), 31), GpuEvent(A, NOON, 31), GpuEvent(B, NOON, 79)
+    early, twice, other = (
+        GpuEvent(A, NOON - timedelta(hours=1), 31),
+        GpuEvent(A, NOON, 31),
+        GpuEvent(B, NOON, 79),
+    )
     report(history, early, twice, twice, other)
     assert history.do(lambda c: queries.gpu_events(c, {A}, NOON)) == [twice, twice]
     assert history.do(lambda c: queries.gpu_events(c, [], NOON)) == []
 
 
-def test_a_fatal_xid_opens_an_incident_on_every_target_that_uses_the_card_and_on_no_other(history: History) -> None:
+def test_a_fatal_xid_opens_an_incident_on_every_target_that_uses_the_card_and_on_no_other(
+    history: History,
+) -> None:
     report(history, GpuEvent(A, NOON, 79))
     assert judge(history, Watch(), "auto", "one") == ["gpu_fault GPU-a"]
     assert judge(history, Watch(), [A], "two") == ["gpu_fault GPU-a"]
@@ -82,7 +96,9 @@ def test_a_lost_card_of_another_target_leaves_this_one_alone(history: History) -
     assert judge(history, watch, [A], minutes=2) == ["gpu_fault GPU-a", "telemetry_blind GPU-a"]
 
 
-def test_a_card_taken_out_of_the_configuration_closes_its_incident_with_that_reason(history: History) -> None:
+def test_a_card_taken_out_of_the_configuration_closes_its_incident_with_that_reason(
+    history: History,
+) -> None:
     watch = Watch()
     watch.troubles = {A: Trouble(CardFault.LOST, "the driver has lost the card", NOON)}
     watch.answering_now = frozenset({B})
@@ -96,4 +112,6 @@ def test_a_judge_that_comes_again_says_nothing_twice(history: History) -> None:
     watch.troubles = {A: Trouble(CardFault.LOST, "the driver has lost the card", NOON)}
     for minutes in (0.0, 0.5, 0.9):
         judge(history, watch, minutes=minutes)
-    assert [row["event"] for row in history.rows("SELECT event FROM incident_event ORDER BY id")] == ["opened"]
+    assert [
+        row["event"] for row in history.rows("SELECT event FROM incident_event ORDER BY id")
+    ] == ["opened"]

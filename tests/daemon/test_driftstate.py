@@ -31,8 +31,12 @@ class Whole:
     span: tuple[int, int] | None = None
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**52), st.none() | st.floats(allow_nan=False))), st.text())
-def test_every_figure_comes_back_to_the_last_digit(pairs: list[tuple[int, float | None]], name: str) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 2**52), st.none() | st.floats(allow_nan=False))), st.text()
+)
+def test_every_figure_comes_back_to_the_last_digit(
+    pairs: list[tuple[int, float | None]], name: str
+) -> None:
     whole = Whole(Part(0.1 + 0.2, [Pair(*pair) for pair in pairs]), {name: Part()}, (1, 2))
     back = codec(Whole).load(codec(Whole).dump(whole))
     assert back == whole
@@ -57,4 +61,8 @@ def test_another_shape_is_another_version_and_the_same_one_is_not() -> None:
         further: int = 0
 
     assert Codec(Whole).version == codec(Whole).version != codec(More).version
-    assert {line.split(": ")[0] for line in shape(Whole)} >= {"Pair.at_us", "Part.least", "Whole.span"}
+    assert {line.split(": ")[0] for line in shape(Whole)} >= {
+        "Pair.at_us",
+        "Part.least",
+        "Whole.span",
+    }

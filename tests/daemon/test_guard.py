@@ -1,4 +1,6 @@
-"""Whatever a server answers, the watch goes on: judging has a limit, and what fails inside is seen and costs one answer at most."""
+"""Whatever a server answers, the watch goes on: judging has a limit, and what fails inside is seen
+and costs one answer at most.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,18 @@ def endless() -> None:
         pass
 
 
-def test_a_pattern_that_tries_more_ways_than_can_be_tried_ends_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_tries_more_ways_than_can_be_tried_ends_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(guard, "JUDGE_LIMIT_S", 0.05)
     slow = a_probe(expect=(Expectation(regex="(a+)+$"),))
-    judged = judged_in_time(slow, Outcome.OK, Answer(text="a" * 60 + "b", finish_reason="stop"), None)
+    judged = judged_in_time(
+        slow, Outcome.OK, Answer(text="a" * 60 + "b", finish_reason="stop"), None
+    )
     assert judged.verdict is Verdict.UNKNOWN
-    assert (judged.reason or "").startswith("the answer could not be judged within 0.05 s: a `regex` or `pattern`")
+    assert (judged.reason or "").startswith(
+        "the answer could not be judged within 0.05 s: a `regex` or `pattern`"
+    )
 
 
 def test_what_takes_too_long_is_ended_and_leaves_no_alarm_behind() -> None:
@@ -47,11 +55,16 @@ def test_on_another_thread_there_is_no_limit_and_no_failure() -> None:
     assert results == [45]
 
 
-def test_what_fails_inside_is_logged_with_its_place_and_goes_no_further(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_inside_is_logged_with_its_place_and_goes_no_further(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with only_logged("target=%s what the page tells is lost", "local"):
         raise OverflowError("timestamp out of range")
     (record,) = caplog.records
-    assert (record.levelno, record.getMessage()) == (logging.ERROR, "target=local what the page tells is lost")
+    assert (record.levelno, record.getMessage()) == (
+        logging.ERROR,
+        "target=local what the page tells is lost",
+    )
     assert record.exc_info is not None
 
 

@@ -1,4 +1,6 @@
-"""A target's identity over many readings, in a real database: when an incident is opened, and when it is closed again."""
+"""A target's identity over many readings, in a real database: when an incident is opened, and when
+it is closed again.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,26 @@ from sqlalchemy import Connection, Engine
 from monitor.alert import incidents
 from monitor.daemon.identity import Rounds, keep
 from monitor.judge.changes import ROLLED_BACK
-from monitor.model import DERIVED_FIELDS, DIGEST_FIELDS, ROOT_FIELDS, SOFT_FIELDS, Change, Fingerprint, FingerprintField, Incident, Kind
+from monitor.model import (
+    DERIVED_FIELDS,
+    DIGEST_FIELDS,
+    ROOT_FIELDS,
+    SOFT_FIELDS,
+    Change,
+    Fingerprint,
+    FingerprintField,
+    Incident,
+    Kind,
+)
 from monitor.store import fingerprints
 from monitor.store.database import open_writer
 from monitor.store.record import ensure_target
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 ROLES: Mapping[str, Any] = (
-    dict.fromkeys(ROOT_FIELDS, "root") | dict.fromkeys(DERIVED_FIELDS, "derived") | dict.fromkeys(SOFT_FIELDS, "soft")
+    dict.fromkeys(ROOT_FIELDS, "root")
+    | dict.fromkeys(DERIVED_FIELDS, "derived")
+    | dict.fromkeys(SOFT_FIELDS, "soft")
 )
 A = {"vllm_version": "0.32", "max_model_len": 4096}
 
@@ -45,14 +59,18 @@ class History:
     def reads(self, **values: Any) -> None:
         """A reading that knows these values and no other."""
         self.now += timedelta(minutes=1)
-        fields = {name: FingerprintField(name, role, values.get(name)) for name, role in ROLES.items()}
+        fields = {
+            name: FingerprintField(name, role, values.get(name)) for name, role in ROLES.items()
+        }
         keep(self.connection, self.target_id, Fingerprint("local", self.now, fields), self.channels)
 
     @property
     def known(self) -> dict[str, Any]:
         current = fingerprints.current(self.connection, self.target_id)
         assert current is not None
-        return {name: field.value for name, field in current.fields.items() if field.value is not None}
+        return {
+            name: field.value for name, field in current.fields.items() if field.value is not None
+        }
 
     @property
     def identities(self) -> int:
@@ -95,8 +113,22 @@ def test_after_the_start_a_fleet_is_not_read_in_one_burst() -> None:
 
 def test_cards_that_are_other_ones_are_a_reason_to_read_at_once() -> None:
     rounds = Rounds(["local"], 180.0)
-    asked = [(0.0, "580"), (1.0, "580"), (2.0, "590"), (3.0, "590"), (181.0, "590"), (183.0, "590")]  # driver versions
-    assert [rounds.due("local", now_s, driver) for now_s, driver in asked] == [True, False, True, False, False, True]
+    asked = [
+        (0.0, "580"),
+        (1.0, "580"),
+        (2.0, "590"),
+        (3.0, "590"),
+        (181.0, "590"),
+        (183.0, "590"),
+    ]  # driver versions
+    assert [rounds.due("local", now_s, driver) for now_s, driver in asked] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_first_reading_is_taken_as_it_is(history: History) -> None:
@@ -128,14 +160,18 @@ def test_readings_in_which_everything_is_unknown_change_nothing(history: History
     assert (history.known, history.identities, history.all) == (A, 1, [])
 
 
-def test_a_change_that_happened_while_the_field_could_not_be_read_is_still_seen(history: History) -> None:
+def test_a_change_that_happened_while_the_field_could_not_be_read_is_still_seen(
+    history: History,
+) -> None:
     history.reads(**A)
     history.reads(vllm_version="0.32")
     history.reads(**A | {"max_model_len": 2048})
     assert [incident.subject for incident in history.open] == ["max_model_len"]
 
 
-def test_a_rollback_beside_another_change_closes_the_one_and_opens_the_other(history: History) -> None:
+def test_a_rollback_beside_another_change_closes_the_one_and_opens_the_other(
+    history: History,
+) -> None:
     history.reads(**A, driver_version="550")
     history.reads(**A | {"max_model_len": 2048}, driver_version="550")
     history.reads(**A, driver_version="560")
@@ -200,7 +236,9 @@ def test_a_change_of_two_fields_undone_one_by_one_is_closed(history: History) ->
     history.reads(vllm_version="0.33", max_model_len=2048)
     history.reads(vllm_version="0.32", max_model_len=2048)
     history.reads(**A)
-    assert {incident.subject: incident.close_reason for incident in history.all}["max_model_len,vllm_version"] == ROLLED_BACK
+    assert {incident.subject: incident.close_reason for incident in history.all}[
+        "max_model_len,vllm_version"
+    ] == ROLLED_BACK
 
 
 def test_two_changes_undone_together_are_both_closed(history: History) -> None:
@@ -211,9 +249,13 @@ def test_two_changes_undone_together_are_both_closed(history: History) -> None:
     assert history.open == []
 
 
-def test_a_derived_field_that_follows_a_root_later_opens_no_incident_of_its_own(history: History) -> None:
+def test_a_derived_field_that_follows_a_root_later_opens_no_incident_of_its_own(
+    history: History,
+) -> None:
     history.reads(**A, system_fingerprint="old", num_gpu_blocks=1000)
-    history.reads(**A | {"vllm_version": "0.33"})  # the first canary of this start has not answered yet
+    history.reads(
+        **A | {"vllm_version": "0.33"}
+    )  # the first canary of this start has not answered yet
     history.reads(**A | {"vllm_version": "0.33"}, system_fingerprint="new", num_gpu_blocks=2000)
     assert [incident.subject for incident in history.open] == ["vllm_version"]
 
@@ -227,34 +269,55 @@ def test_after_a_roll_back_what_follows_from_the_roots_is_known_again(history: H
     assert history.open == []
 
 
-def test_where_nobody_is_on_watch_a_change_is_another_identity_and_no_incident(history: History) -> None:
+def test_where_nobody_is_on_watch_a_change_is_another_identity_and_no_incident(
+    history: History,
+) -> None:
     history.channels = None
     for length in (4096, 2048, 4096):
         history.reads(max_model_len=length)
     assert (history.known, history.identities, history.all) == ({"max_model_len": 4096}, 2, [])
 
 
-def test_an_identity_is_found_by_each_digest_that_it_had_while_less_of_it_was_known(history: History) -> None:
+def test_an_identity_is_found_by_each_digest_that_it_had_while_less_of_it_was_known(
+    history: History,
+) -> None:
     def digest() -> str:
         found = fingerprints.current(history.connection, history.target_id)
         assert found is not None
         return found.digest
 
     seen = []
-    for more in ({}, {"driver_version": "610"}, {"driver_version": "610", "system_fingerprint": "fp"}):
+    for more in (
+        {},
+        {"driver_version": "610"},
+        {"driver_version": "610", "system_fingerprint": "fp"},
+    ):
         history.reads(**A, **more)
         history.reads(**A, **more)
         seen.append(digest())
     history.reads(vllm_version="0.33")
     other = digest()
-    found = [fingerprints.named(history.connection, history.target_id, name) for name in (*seen, other, "never seen")]
+    found = [
+        fingerprints.named(history.connection, history.target_id, name)
+        for name in (*seen, other, "never seen")
+    ]
     assert len(set(seen)) == 3
     assert [one and one.digest for one in found] == [seen[-1]] * 3 + [other, None]
     assert [one and one.earlier for one in found] == [tuple(seen[:2])] * 3 + [(), None]
 
 
-NAMES = ("vllm_version", "max_model_len", "driver_version", "system_fingerprint", "kv_cache", "cuda_version", "num_gpu_blocks")
-READING = st.fixed_dictionaries({}, optional={name: st.sampled_from([100, 105, 200, None]) for name in NAMES})
+NAMES = (
+    "vllm_version",
+    "max_model_len",
+    "driver_version",
+    "system_fingerprint",
+    "kv_cache",
+    "cuda_version",
+    "num_gpu_blocks",
+)
+READING = st.fixed_dictionaries(
+    {}, optional={name: st.sampled_from([100, 105, 200, None]) for name in NAMES}
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -269,25 +332,46 @@ def test_no_sequence_of_readings_opens_an_incident_without_a_change_of_a_known_v
         before: dict[int, Incident] = {}
         for reading in readings:
             history.reads(**reading)
-            changed = {name for name, value in reading.items() if value is not None and known.get(name, value) != value}
+            changed = {
+                name
+                for name, value in reading.items()
+                if value is not None and known.get(name, value) != value
+            }
             now = {incident.id: incident for incident in history.all}
-            opened = [change for incident_id in now.keys() - before.keys() for change in now[incident_id].changes]
-            moved = [change for incident in now.values() for change in incident.changes if change not in opened]
+            opened = [
+                change
+                for incident_id in now.keys() - before.keys()
+                for change in now[incident_id].changes
+            ]
+            moved = [
+                change
+                for incident in now.values()
+                for change in incident.changes
+                if change not in opened
+            ]
             stayed = [change for incident in before.values() for change in incident.changes]
             for change in opened:
                 assert (change.before, change.after) == (known[change.field], reading[change.field])
-            assert {change.field for change in (*opened, *(c for c in moved if c not in stayed))} <= changed
+            assert {
+                change.field for change in (*opened, *(c for c in moved if c not in stayed))
+            } <= changed
             if changed & {*ROOT_FIELDS}:
                 assert {ROLES[change.field] for change in opened} <= {"root"}
             keys = [incident.key for incident in now.values() if incident.closed_at is None]
             assert len(keys) == len(set(keys))
             known, before = history.known, now
-            assert {n: v for n, v in reading.items() if v is not None and ROLES[n] != "soft"}.items() <= known.items()
+            assert {
+                n: v for n, v in reading.items() if v is not None and ROLES[n] != "soft"
+            }.items() <= known.items()
         connection.rollback()
 
 
 @settings(max_examples=30, deadline=None)
-@given(name=st.sampled_from(DIGEST_FIELDS), there=st.lists(st.sampled_from([200, 400, 800]), min_size=1, max_size=4), gaps=st.booleans())
+@given(
+    name=st.sampled_from(DIGEST_FIELDS),
+    there=st.lists(st.sampled_from([200, 400, 800]), min_size=1, max_size=4),
+    gaps=st.booleans(),
+)
 def test_going_back_to_what_it_was_before_closes_the_incident_however_far_it_went(
     engine: Engine, name: str, there: list[int], gaps: bool
 ) -> None:

@@ -45,11 +45,15 @@ def other(history: History) -> Iterator[Writer]:
 
 def as_process(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this is another process."""
-    monkeypatch.setattr(lanes, "holder_name", lambda pid=None: f"host:{number if pid is None else pid}")
+    monkeypatch.setattr(
+        lanes, "holder_name", lambda pid=None: f"host:{number if pid is None else pid}"
+    )
 
 
 def test_each_turn_begins_one_further_on() -> None:
-    orders = [[p.name for p in rotated(probes("a", "b", "c"), ["a", "b", "c"], turn)] for turn in range(4)]
+    orders = [
+        [p.name for p in rotated(probes("a", "b", "c"), ["a", "b", "c"], turn)] for turn in range(4)
+    ]
     assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
 
 
@@ -66,8 +70,12 @@ def test_over_as_many_turns_as_probes_each_is_the_first_once() -> None:
     assert sorted(firsts) == NAMES
 
 
-async def running(lane: Lane, *asked: Probe, later: Sequence[Probe] = (), after_s: float = 0.0) -> None:
-    """Ask a lane for some probes at once, and for others later; ends when all their rounds are over."""
+async def running(
+    lane: Lane, *asked: Probe, later: Sequence[Probe] = (), after_s: float = 0.0
+) -> None:
+    """Ask a lane for some probes at once, and for others later; ends when all their rounds are
+    over.
+    """
     loop = asyncio.create_task(lane.run())
     first = [asyncio.create_task(lane.submit(probe)) for probe in asked]
     await asyncio.sleep(after_s)
@@ -86,7 +94,9 @@ async def test_what_falls_due_together_is_one_round(monkeypatch: pytest.MonkeyPa
     assert rounds == [["a", "b", "c"]]
 
 
-async def test_rounds_never_overlap_and_what_comes_meanwhile_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rounds_never_overlap_and_what_comes_meanwhile_waits_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "GATHER_S", 0.01)
     rounds: list[list[str]] = []
     spans: list[tuple[float, float]] = []
@@ -102,7 +112,9 @@ async def test_rounds_never_overlap_and_what_comes_meanwhile_waits_for_the_next(
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
-async def test_a_probe_that_is_asked_for_twice_before_its_round_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_that_is_asked_for_twice_before_its_round_runs_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "GATHER_S", 0.05)
     rounds: list[list[str]] = []
 
@@ -149,7 +161,9 @@ def test_being_kept_out_by_another_process_is_3() -> None:
     assert LeaseTakenError.exit_code == 3
 
 
-async def test_a_lease_is_held_inside_and_given_back_after_also_after_an_error(history: History, writer: Writer) -> None:
+async def test_a_lease_is_held_inside_and_given_back_after_also_after_an_error(
+    history: History, writer: Writer
+) -> None:
     async with leased(writer, "local", 1.0):
         assert len(history.rows("SELECT * FROM lease")) == 1
     assert history.rows("SELECT * FROM lease") == []
@@ -166,7 +180,9 @@ async def test_a_second_process_waits_and_then_says_who_is_in_the_way(
     async with leased(writer, "local", 1.0):
         as_process(2, monkeypatch)
         began = asyncio.get_running_loop().time()
-        with pytest.raises(LeaseTakenError, match=r"another process has been measuring local for 0\.3 s"):
+        with pytest.raises(
+            LeaseTakenError, match=r"another process has been measuring local for 0\.3 s"
+        ):
             async with leased(other, "local", 0.3):
                 pass
         assert asyncio.get_running_loop().time() - began >= 0.3
@@ -190,7 +206,9 @@ async def test_a_second_process_gets_it_as_soon_as_it_is_given_back(
         assert task.done()
 
 
-async def test_a_lease_is_renewed_as_long_as_it_is_held(writer: Writer, other: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_is_renewed_as_long_as_it_is_held(
+    writer: Writer, other: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lanes, "LEASE", timedelta(seconds=1.0))
     as_process(1, monkeypatch)
     async with leased(writer, "local", 5.0):
@@ -218,7 +236,9 @@ async def test_the_lease_of_a_process_that_died_ends_by_itself(
         pass
 
 
-async def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_over_at_once(writer: Writer) -> None:
+async def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_over_at_once(
+    writer: Writer,
+) -> None:
     child = await asyncio.create_subprocess_exec("true")
     await child.wait()
     now = datetime.now(UTC)
@@ -228,9 +248,15 @@ async def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_o
         pass
 
 
-async def test_the_lease_of_a_process_elsewhere_is_respected_whatever_its_number(writer: Writer) -> None:
+async def test_the_lease_of_a_process_elsewhere_is_respected_whatever_its_number(
+    writer: Writer,
+) -> None:
     now = datetime.now(UTC)
-    writer.do(lambda c: record.take_lease(c, "local", "elsewhere/1:4194304", now, now + timedelta(seconds=30)))
+    writer.do(
+        lambda c: record.take_lease(
+            c, "local", "elsewhere/1:4194304", now, now + timedelta(seconds=30)
+        )
+    )
     with pytest.raises(LeaseTakenError):
         async with leased(writer, "local", 0.0):
             pass

@@ -16,15 +16,44 @@ NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 HOUR_US = 3_600_000_000
 
 
-def pin(probe: str = "chat", hours: float = 0.0, fingerprint: str | None = "a", target: str = "t") -> Pin:
+def pin(
+    probe: str = "chat", hours: float = 0.0, fingerprint: str | None = "a", target: str = "t"
+) -> Pin:
     made = NOON + timedelta(hours=hours)
     outputs = (PinnedOutput("Yes", ("Yes",), (7,), (-0.1,), "stop", 5),)
-    return Pin(0, target, probe, "r", fingerprint, "right", "me", made, made + timedelta(days=30), outputs, 4, 0.003)
+    return Pin(
+        0,
+        target,
+        probe,
+        "r",
+        fingerprint,
+        "right",
+        "me",
+        made,
+        made + timedelta(days=30),
+        outputs,
+        4,
+        0.003,
+    )
 
 
-def sample(number: int, hours: float, probe: str = "chat", fingerprint: str | None = "a", stale: bool | None = False) -> CanaryPoint:
+def sample(
+    number: int,
+    hours: float,
+    probe: str = "chat",
+    fingerprint: str | None = "a",
+    stale: bool | None = False,
+) -> CanaryPoint:
     at_us = int(NOON.timestamp() * 1e6 + hours * HOUR_US)
-    return CanaryPoint(at_us, at_us, probe=probe, pin=number, fingerprint=fingerprint, stale=stale, logprob_shift=0.001)
+    return CanaryPoint(
+        at_us,
+        at_us,
+        probe=probe,
+        pin=number,
+        fingerprint=fingerprint,
+        stale=stale,
+        logprob_shift=0.001,
+    )
 
 
 def test_a_number_is_the_newest_pin_of_the_probe_that_was_there_then() -> None:
@@ -34,19 +63,43 @@ def test_a_number_is_the_newest_pin_of_the_probe_that_was_there_then() -> None:
     assert numbered.numbered == {12: pins[0], 13: pins[1], 14: pins[2]}
 
 
-def test_a_number_is_no_pin_of_another_identity_unless_the_sample_was_judged_by_a_stale_one() -> None:
+def test_a_number_is_no_pin_of_another_identity_unless_the_sample_was_judged_by_a_stale_one() -> (
+    None
+):
     pins = [pin(), pin(hours=2, fingerprint="b")]
     numbered = NumberedPins(pins)
-    numbered.note([sample(1, 3, fingerprint="a"), sample(2, 3, fingerprint="b"), sample(3, 3, fingerprint="c", stale=True)])
+    numbered.note(
+        [
+            sample(1, 3, fingerprint="a"),
+            sample(2, 3, fingerprint="b"),
+            sample(3, 3, fingerprint="c", stale=True),
+        ]
+    )
     assert numbered.numbered == {1: pins[0], 2: pins[1], 3: pins[1]}
 
 
-@pytest.mark.parametrize(("in_pins", "in_samples"), [("a", "a whole"), ("a whole", "a")], ids=["pins first", "samples first"])
-def test_files_written_before_and_after_more_was_known_of_one_identity_belong_together(in_pins: str, in_samples: str) -> None:
+@pytest.mark.parametrize(
+    ("in_pins", "in_samples"),
+    [("a", "a whole"), ("a whole", "a")],
+    ids=["pins first", "samples first"],
+)
+def test_files_written_before_and_after_more_was_known_of_one_identity_belong_together(
+    in_pins: str, in_samples: str
+) -> None:
     pins = [pin(hours=1, fingerprint=in_pins), pin(hours=5, fingerprint="b")]
     numbered = NumberedPins(pins)
-    asked = [sample(1, 0.9, fingerprint=in_samples)._replace(pin=None), sample(1, 4.9, fingerprint="b")._replace(pin=None)]
-    numbered.note([asked[0], sample(7, 2, fingerprint=in_samples), asked[1], sample(9, 6, fingerprint=in_samples)])
+    asked = [
+        sample(1, 0.9, fingerprint=in_samples)._replace(pin=None),
+        sample(1, 4.9, fingerprint="b")._replace(pin=None),
+    ]
+    numbered.note(
+        [
+            asked[0],
+            sample(7, 2, fingerprint=in_samples),
+            asked[1],
+            sample(9, 6, fingerprint=in_samples),
+        ]
+    )
     assert numbered.numbered == {7: pins[0], 9: pins[0]}
 
 

@@ -57,8 +57,15 @@ class Rounds:
         return [name for name, _ in self.ran]
 
 
-async def run_for(seconds: float, watches: list[Watch], rounds: list[Rounds], pause: tuple[float, float] | None = None) -> None:
-    """Let a schedule work for a while; `pause` = (after, for) stops the whole process as a suspended machine does."""
+async def run_for(
+    seconds: float,
+    watches: list[Watch],
+    rounds: list[Rounds],
+    pause: tuple[float, float] | None = None,
+) -> None:
+    """Let a schedule work for a while; `pause` = (after, for) stops the whole process as a
+    suspended machine does.
+    """
     pairs = {watch.settings.name: one.lanes for watch, one in zip(watches, rounds, strict=True)}
     made = Schedule(watches, pairs)  # type: ignore[arg-type]
     loops = [asyncio.create_task(lane.run()) for one in rounds for lane in one.lanes]
@@ -90,14 +97,18 @@ def test_a_cron_line_is_in_utc() -> None:
     assert fire == datetime(2026, 3, 2, 8, 30, tzinfo=UTC)
 
 
-def test_a_clock_that_was_set_a_century_ahead_does_not_count_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_a_century_ahead_does_not_count_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(schedule, "MAX_MISSED_COUNTED", 1000)
     trigger = trigger_of(a_probe(every_s=1.0), NOON)
     assert runs_missed(trigger, NOON, NOON + timedelta(days=36_500)) == 1000
 
 
 def submitted(made: Schedule, at: datetime, code: int = EVENT_JOB_SUBMITTED) -> None:
-    """APScheduler says that a run was begun, or could not be, after it has coalesced what was due into one."""
+    """APScheduler says that a run was begun, or could not be, after it has coalesced what was due
+    into one.
+    """
     event = JobSubmissionEvent(code, "local/sky", "default", [at])
     made._scheduler._dispatch_event(event)
 
@@ -126,7 +137,9 @@ async def test_a_run_that_finds_the_last_one_at_work_is_counted() -> None:
     assert watch.skipped == [("sky", "still_running", 1)]
 
 
-async def test_runs_that_a_pause_swallowed_are_counted_also_when_a_canary_was_out_during_it() -> None:
+async def test_runs_that_a_pause_swallowed_are_counted_also_when_a_canary_was_out_during_it() -> (
+    None
+):
     watch = Watch(a_probe(every_s=60.0))
     made = on_schedule(watch)
     submitted(made, NOON)
@@ -134,7 +147,9 @@ async def test_runs_that_a_pause_swallowed_are_counted_also_when_a_canary_was_ou
     assert sorted(watch.skipped) == [("sky", "pause", 5), ("sky", "still_running", 1)]
 
 
-async def test_probes_of_one_target_fall_due_together_and_run_back_to_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_of_one_target_fall_due_together_and_run_back_to_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "GATHER_S", 0.05)
     watch = Watch(a_probe("a", every_s=0.5), a_probe("b", every_s=1.0))
     rounds = Rounds(watch)
@@ -145,7 +160,9 @@ async def test_probes_of_one_target_fall_due_together_and_run_back_to_back(monke
     assert watch.skipped == []
 
 
-async def test_targets_are_spread_over_the_shortest_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_targets_are_spread_over_the_shortest_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "GATHER_S", 0.01)
     first, second = Watch(a_probe(every_s=0.8)), Watch(a_probe(every_s=0.8), name="remote")
     rounds = [Rounds(first), Rounds(second)]
@@ -153,7 +170,9 @@ async def test_targets_are_spread_over_the_shortest_interval(monkeypatch: pytest
     assert rounds[1].ran[0][1] - rounds[0].ran[0][1] == pytest.approx(0.4, abs=0.3)
 
 
-async def test_after_a_pause_there_is_one_run_and_no_burst_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_pause_there_is_one_run_and_no_burst_and_the_rest_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "GATHER_S", 0.01)
     watch = Watch(a_probe(every_s=0.2))
     rounds = Rounds(watch)
@@ -166,7 +185,9 @@ async def test_after_a_pause_there_is_one_run_and_no_burst_and_the_rest_is_count
     assert whole == pytest.approx((2.3 - 0.5) / 0.2 + 1, abs=2.01)
 
 
-async def test_a_run_whose_predecessor_is_still_at_work_is_skipped_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_whose_predecessor_is_still_at_work_is_skipped_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lanes, "GATHER_S", 0.01)
     watch = Watch(a_probe(every_s=0.3))
     rounds = Rounds(watch, takes_s=0.8)
@@ -186,13 +207,19 @@ async def test_a_probe_without_a_cap_blinds_nobody(monkeypatch: pytest.MonkeyPat
     assert rounds.names().count("capped") >= 3
 
 
-async def test_after_the_clock_was_set_back_the_schedule_begins_anew_and_counts_nothing_as_missed() -> None:
+async def test_after_the_clock_was_set_back_the_schedule_begins_anew_and_counts_nothing_as_missed() -> (
+    None
+):
     watch = Watch(a_probe("a", every_s=60.0), a_probe("b", every_s=60.0, max_wait_s=None))
     made = on_schedule(watch)
     made._scheduler.start(paused=True)
     submitted(made, datetime.now(UTC) + timedelta(hours=3))
     for job in made._scheduler.get_jobs():  # as a clock that was set back by three hours finds them
-        job.reschedule(IntervalTrigger(seconds=60, start_date=datetime.now(UTC) + timedelta(hours=3), timezone=UTC))
+        job.reschedule(
+            IntervalTrigger(
+                seconds=60, start_date=datetime.now(UTC) + timedelta(hours=3), timezone=UTC
+            )
+        )
     made.begin_anew()
     soon = datetime.now(UTC) + timedelta(seconds=35)
     assert len(made._scheduler.get_jobs()) == 3
@@ -202,16 +229,22 @@ async def test_after_the_clock_was_set_back_the_schedule_begins_anew_and_counts_
     assert watch.skipped == []
 
 
-async def test_a_clock_that_was_set_back_is_noticed_once_and_one_that_jumps_ahead_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_was_set_back_is_noticed_once_and_one_that_jumps_ahead_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps, noticed = iter([0.0, 0.0, -3600.0, -3600.0, 7200.0, 7199.5]), []
     monkeypatch.setattr(clock, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(clock, "time", SimpleNamespace(time=lambda: 1e9 + next(steps), monotonic=lambda: 50.0))
+    monkeypatch.setattr(
+        clock, "time", SimpleNamespace(time=lambda: 1e9 + next(steps), monotonic=lambda: 50.0)
+    )
     with pytest.raises(RuntimeError, match="StopIteration"):
         await clock.watch_clock(noticed.append)
     assert noticed == [timedelta(hours=1)]
 
 
-async def test_the_metrics_page_is_read_on_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_metrics_page_is_read_on_a_clock_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(schedule, "READING_EVERY_S", 0.2)
     watch: Any = Watch(a_probe(every_s=60.0))
     await run_for(1.4, [watch], [Rounds(watch)])

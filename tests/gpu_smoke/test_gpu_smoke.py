@@ -1,4 +1,6 @@
-"""A real card, through its real driver, in under four minutes: make test-gpu. Skipped with the reason where there is none."""
+"""A real card, through its real driver, in under four minutes: make test-gpu. Skipped with the
+reason where there is none.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
 WATCHED_S = 20
 COUNTERS = ("energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns")
-#: What no working card is outside of, in our units: a unit that is wrong by a thousand is outside of it.
+#: What no working card is outside of, in our units: a unit that is wrong by a thousand is outside
+#: of it.
 PLAUSIBLE = {
     "temp_c": (-10, 120),
     "mem_temp_c": (1, 130),
@@ -62,7 +65,9 @@ def look(session: Nvml, uuid: str) -> GpuReading:
 
 
 def shown(reading: GpuReading) -> str:
-    return ", ".join(f"{f.name} {getattr(reading, f.name)}" for f in fields(reading) if f.name not in LABELS)
+    return ", ".join(
+        f"{f.name} {getattr(reading, f.name)}" for f in fields(reading) if f.name not in LABELS
+    )
 
 
 def test_every_value_that_a_card_offers_is_plausible_in_our_units(session: Nvml) -> None:
@@ -71,15 +76,25 @@ def test_every_value_that_a_card_offers_is_plausible_in_our_units(session: Nvml)
         reading = look(session, uuid)
         print(f"\n{reading.name}: {shown(reading)}")
         values = {name: getattr(reading, name) for name in PLAUSIBLE}
-        outside = {n: v for n, v in values.items() if v is not None and not PLAUSIBLE[n][0] <= v <= PLAUSIBLE[n][1]}
+        outside = {
+            n: v
+            for n, v in values.items()
+            if v is not None and not PLAUSIBLE[n][0] <= v <= PLAUSIBLE[n][1]
+        }
         assert outside == {}
-        assert sum(value is not None for value in values.values()) >= 3, "this card answers next to nothing"
+        assert sum(value is not None for value in values.values()) >= 3, (
+            "this card answers next to nothing"
+        )
 
 
 def test_what_was_refused_at_first_is_refused_for_good(session: Nvml) -> None:
     for uuid in session.uuids:
         first, second = look(session, uuid), look(session, uuid)
-        lost = [f.name for f in fields(first) if getattr(first, f.name) is not None and getattr(second, f.name) is None]
+        lost = [
+            f.name
+            for f in fields(first)
+            if getattr(first, f.name) is not None and getattr(second, f.name) is None
+        ]
         assert lost == []
 
 
@@ -89,23 +104,37 @@ def test_counters_never_run_backwards_nor_faster_than_the_clock(session: Nvml) -
         for uuid, seen in readings.items():
             seen.append(look(session, uuid))
         reported = session.events(datetime.now(UTC))
-        assert [event for event in reported if event.xid in FATAL_XIDS] == [], "the card failed while it was tested"
+        assert [event for event in reported if event.xid in FATAL_XIDS] == [], (
+            "the card failed while it was tested"
+        )
         time.sleep(1.0)
     for seen in readings.values():
         for first, last in pairwise(seen):
             passed_ns = last.monotonic_ns - first.monotonic_ns
             for name in COUNTERS:
                 start, end = getattr(first, name), getattr(last, name)
-                assert start is None or end is None or end >= start, f"{name} ran backwards: {start} -> {end}"
-            for name, most in (("throttle_thermal_ns", 2), ("throttle_power_ns", 1), ("throttle_brake_ns", 1)):
+                assert start is None or end is None or end >= start, (
+                    f"{name} ran backwards: {start} -> {end}"
+                )
+            for name, most in (
+                ("throttle_thermal_ns", 2),
+                ("throttle_power_ns", 1),
+                ("throttle_brake_ns", 1),
+            ):
                 start, end = getattr(first, name), getattr(last, name)
                 # A driver counts in ticks of its own, so a single second may hold a little more.
-                assert start is None or end is None or end - start <= most * (passed_ns + 5e8), f"{name} is not in ns"
+                assert start is None or end is None or end - start <= most * (passed_ns + 5e8), (
+                    f"{name} is not in ns"
+                )
         first, last = seen[0], seen[-1]
         if first.energy_j is not None and last.energy_j is not None and first.power_w is not None:
-            mean_w = (last.energy_j - first.energy_j) / ((last.monotonic_ns - first.monotonic_ns) / 1e9)
+            mean_w = (last.energy_j - first.energy_j) / (
+                (last.monotonic_ns - first.monotonic_ns) / 1e9
+            )
             powers = [reading.power_w for reading in seen if reading.power_w is not None]
-            assert 0.3 * min(powers) < mean_w < 3 * max(powers), "energy and power do not agree: one of them has another unit"
+            assert 0.3 * min(powers) < mean_w < 3 * max(powers), (
+                "energy and power do not agree: one of them has another unit"
+            )
 
 
 def test_the_identity_has_the_versions_and_the_limits(session: Nvml) -> None:
@@ -129,7 +158,9 @@ def test_the_faults_of_a_card_can_be_registered_for(session: Nvml) -> None:
     assert time.monotonic() - began < 0.1, "asking for events waits"
 
 
-async def test_a_watch_sees_the_cards_and_gives_a_reading_after_a_moment_within_half_a_second(session: Nvml) -> None:
+async def test_a_watch_sees_the_cards_and_gives_a_reading_after_a_moment_within_half_a_second(
+    session: Nvml,
+) -> None:
     watch = GpuWatch("auto")
     watch.start()
     deadline = time.monotonic() + 20
@@ -151,7 +182,9 @@ async def test_a_watch_sees_the_cards_and_gives_a_reading_after_a_moment_within_
         watch.stop()
 
 
-def test_the_report_is_written_and_tells_nobody_whose_machine_it_is(session: Nvml, tmp_path: Path) -> None:
+def test_the_report_is_written_and_tells_nobody_whose_machine_it_is(
+    session: Nvml, tmp_path: Path
+) -> None:
     file = tmp_path / "gpu-report.json"
     command = [sys.executable, "-m", "monitor.cli", "check", "--gpu-report", str(file)]
     subprocess.run(command, check=True, timeout=90, capture_output=True)

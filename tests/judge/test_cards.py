@@ -1,4 +1,6 @@
-"""What is judged of the cards: faults, blindness, a driver and a library that differ; and when each is over."""
+"""What is judged of the cards: faults, blindness, a driver and a library that differ; and when each
+is over.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Any
 import pytest
 
 from monitor.judge.cards import FATAL_XIDS, judge_cards
-from monitor.model import DRIVER, CardFault, CardsView, Finding, GpuEvent, Incident, Kind, Severity, Trouble
+from monitor.model import (
+    DRIVER,
+    CardFault,
+    CardsView,
+    Finding,
+    GpuEvent,
+    Incident,
+    Kind,
+    Severity,
+    Trouble,
+)
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 A, B = "GPU-a", "GPU-b"
@@ -19,7 +31,10 @@ def later(minutes: float) -> datetime:
 
 
 def view(*answering: str, known: tuple[str, ...] = (A, B), **troubles: Trouble) -> CardsView:
-    named = {{"a": A, "b": B, "driver": DRIVER, "card_0": "card 0"}[name]: trouble for name, trouble in troubles.items()}
+    named = {
+        {"a": A, "b": B, "driver": DRIVER, "card_0": "card 0"}[name]: trouble
+        for name, trouble in troubles.items()
+    }
     return CardsView(frozenset(known), frozenset(answering), named)
 
 
@@ -27,14 +42,22 @@ def trouble(fault: CardFault, since: datetime = NOON) -> Trouble:
     return Trouble(fault, "the driver has lost the card; look for Xid 79", since)
 
 
-def judged(seen: CardsView, *events: GpuEvent, now: datetime = NOON, before: list[Incident] | None = None) -> list[Finding]:
+def judged(
+    seen: CardsView, *events: GpuEvent, now: datetime = NOON, before: list[Incident] | None = None
+) -> list[Finding]:
     return judge_cards("local", seen, events, before or [], now)
 
 
 def opened(finding: Finding) -> Incident:
     """The incident that a finding has opened."""
-    values: dict[str, Any] = {"severity": finding.severity, "summary": finding.summary, "evidence": finding.evidence}
-    return Incident(1, finding.kind, finding.target, finding.subject, opened_at=finding.since, **values)
+    values: dict[str, Any] = {
+        "severity": finding.severity,
+        "summary": finding.summary,
+        "evidence": finding.evidence,
+    }
+    return Incident(
+        1, finding.kind, finding.target, finding.subject, opened_at=finding.since, **values
+    )
 
 
 def keys(findings: list[Finding]) -> list[tuple[str, str]]:
@@ -47,7 +70,12 @@ def keys(findings: list[Finding]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("xid", [48, 62, 64, 74, 79, 95, 119, 120])
 def test_a_fatal_xid_is_a_page_about_its_card_in_words(xid: int) -> None:
     (found,) = judged(view(A, B), GpuEvent(A, NOON, xid), now=later(1))
-    assert (found.kind, found.subject, found.severity, found.since) == (Kind.GPU_FAULT, A, Severity.PAGE, NOON)
+    assert (found.kind, found.subject, found.severity, found.since) == (
+        Kind.GPU_FAULT,
+        A,
+        Severity.PAGE,
+        NOON,
+    )
     assert f"Xid {xid}, {FATAL_XIDS[xid]}" in found.summary
     assert found.evidence == {"fault": "xid", "xids": [xid], "last_xid_at": NOON.isoformat()}
 
@@ -61,25 +89,41 @@ def test_an_xid_of_a_card_that_the_target_does_not_use_is_not_its_incident() -> 
     assert judged(view(A, known=(A,)), GpuEvent(B, NOON, 79)) == []
 
 
-@pytest.mark.parametrize(("fault", "words"), [(CardFault.LOST, "cannot be reached"), (CardFault.RESET, "must be reset")])
-def test_a_card_that_is_lost_or_must_be_reset_is_a_page_at_once(fault: CardFault, words: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "words"), [(CardFault.LOST, "cannot be reached"), (CardFault.RESET, "must be reset")]
+)
+def test_a_card_that_is_lost_or_must_be_reset_is_a_page_at_once(
+    fault: CardFault, words: str
+) -> None:
     (found,) = judged(view(B, a=trouble(fault)))
     assert (found.kind, found.subject, found.severity) == (Kind.GPU_FAULT, A, Severity.PAGE)
     assert words in found.summary
 
 
 @pytest.mark.parametrize("fault", [CardFault.MISSING, CardFault.SOURCE, CardFault.UNREADABLE])
-def test_a_card_that_cannot_be_read_for_another_reason_is_no_fault_of_the_card(fault: CardFault) -> None:
+def test_a_card_that_cannot_be_read_for_another_reason_is_no_fault_of_the_card(
+    fault: CardFault,
+) -> None:
     assert judged(view(B, a=trouble(fault))) == []
 
 
 def test_an_xid_and_the_loss_that_follows_are_one_incident_since_the_first_of_them() -> None:
-    (found,) = judged(view(B, a=trouble(CardFault.LOST, later(1))), GpuEvent(A, NOON, 79), now=later(1.5))
-    assert (found.subject, found.since, found.evidence["fault"], found.evidence["xids"]) == (A, NOON, "lost", [79])
+    (found,) = judged(
+        view(B, a=trouble(CardFault.LOST, later(1))), GpuEvent(A, NOON, 79), now=later(1.5)
+    )
+    assert (found.subject, found.since, found.evidence["fault"], found.evidence["xids"]) == (
+        A,
+        NOON,
+        "lost",
+        [79],
+    )
 
 
 def test_two_cards_are_two_incidents() -> None:
-    assert keys(judged(view(A, b=trouble(CardFault.RESET)), GpuEvent(A, NOON, 48))) == [("gpu_fault", A), ("gpu_fault", B)]
+    assert keys(judged(view(A, b=trouble(CardFault.RESET)), GpuEvent(A, NOON, 48))) == [
+        ("gpu_fault", A),
+        ("gpu_fault", B),
+    ]
 
 
 def test_a_fatal_xid_is_over_after_half_an_hour_without_another_while_the_card_answers() -> None:
@@ -108,13 +152,17 @@ def test_a_lost_card_is_over_once_it_answers() -> None:
         pytest.param(view(driver=trouble(CardFault.SOURCE)), id="no session can be had"),
     ],
 )
-def test_a_restart_of_ours_does_not_close_the_incident_of_a_card_that_is_away(seen: CardsView) -> None:
+def test_a_restart_of_ours_does_not_close_the_incident_of_a_card_that_is_away(
+    seen: CardsView,
+) -> None:
     (found,) = judged(view(B, a=trouble(CardFault.LOST)))
     (still,) = judged(seen, now=later(0.5), before=[opened(found)])
     assert (still.key, still.summary, still.evidence) == (found.key, found.summary, found.evidence)
 
 
-def test_a_card_that_cannot_be_listed_after_our_restart_is_the_one_of_which_we_know_and_no_second_one() -> None:
+def test_a_card_that_cannot_be_listed_after_our_restart_is_the_one_of_which_we_know_and_no_second_one() -> (
+    None
+):
     (found,) = judged(view(B, a=trouble(CardFault.LOST)))
     nameless = view(B, known=(B,), card_0=trouble(CardFault.LOST))
     assert keys(judged(nameless, before=[opened(found)])) == [("gpu_fault", A)]
@@ -134,7 +182,12 @@ def test_blindness_of_more_than_a_minute_is_a_warning_with_its_reason() -> None:
     blind = view(B, a=trouble(CardFault.UNREADABLE))
     assert judged(blind, now=later(1)) == []
     (found,) = judged(blind, now=later(1.1))
-    assert (found.kind, found.subject, found.severity, found.since) == (Kind.TELEMETRY_BLIND, A, Severity.WARNING, NOON)
+    assert (found.kind, found.subject, found.severity, found.since) == (
+        Kind.TELEMETRY_BLIND,
+        A,
+        Severity.WARNING,
+        NOON,
+    )
     assert "heat and power are unknown: the driver has lost the card" in found.summary
 
 
@@ -144,18 +197,25 @@ def test_a_driver_or_exporter_that_is_gone_is_one_incident_and_not_one_for_each_
     assert found.summary.startswith("the cards of local cannot be read")
 
 
-def test_nothing_is_blind_before_the_first_look_however_long_it_takes_nor_where_there_is_no_card() -> None:
+def test_nothing_is_blind_before_the_first_look_however_long_it_takes_nor_where_there_is_no_card() -> (
+    None
+):
     assert judged(view(known=()), now=later(60)) == []
 
 
 def test_a_lost_card_is_blind_too_after_a_minute() -> None:
-    assert keys(judged(view(a=trouble(CardFault.LOST)), now=later(2))) == [("gpu_fault", A), ("telemetry_blind", A)]
+    assert keys(judged(view(a=trouble(CardFault.LOST)), now=later(2))) == [
+        ("gpu_fault", A),
+        ("telemetry_blind", A),
+    ]
 
 
 def test_blindness_is_over_once_the_card_answers_and_the_drivers_once_any_does() -> None:
     of_card = opened(judged(view(B, a=trouble(CardFault.UNREADABLE)), now=later(2))[0])
     of_driver = opened(judged(view(driver=trouble(CardFault.SOURCE)), now=later(2))[0])
-    assert keys(judged(view(B), now=later(3), before=[of_card, of_driver])) == [("telemetry_blind", A)]
+    assert keys(judged(view(B), now=later(3), before=[of_card, of_driver])) == [
+        ("telemetry_blind", A)
+    ]
     assert judged(view(A, B), now=later(3), before=[of_card, of_driver]) == []
 
 
@@ -163,16 +223,26 @@ def test_blindness_is_over_once_the_card_answers_and_the_drivers_once_any_does()
 
 
 def test_a_driver_and_a_library_that_differ_are_a_warning_with_the_mend() -> None:
-    reason = "driver and library are of different versions; reboot, or reload the nvidia kernel modules"
+    reason = (
+        "driver and library are of different versions; reboot, or reload the nvidia kernel modules"
+    )
     differ = view(driver=Trouble(CardFault.MISMATCH, reason, NOON))
     (found,) = judged(differ)
-    assert (found.kind, found.subject, found.severity) == (Kind.DRIVER_MISMATCH, DRIVER, Severity.WARNING)
+    assert (found.kind, found.subject, found.severity) == (
+        Kind.DRIVER_MISMATCH,
+        DRIVER,
+        Severity.WARNING,
+    )
     assert "reboot, or reload the nvidia kernel modules" in found.summary
-    assert keys(judged(view(driver=trouble(CardFault.SOURCE)), before=[opened(found)])) == [("driver_mismatch", DRIVER)]
+    assert keys(judged(view(driver=trouble(CardFault.SOURCE)), before=[opened(found)])) == [
+        ("driver_mismatch", DRIVER)
+    ]
     assert judged(view(A), before=[opened(found)]) == []
 
 
 def test_findings_of_a_moment_do_not_move_while_nothing_new_happens() -> None:
     seen = view(a=trouble(CardFault.LOST), driver=trouble(CardFault.MISMATCH))
     events = [GpuEvent(A, NOON, 79)]
-    assert judge_cards("local", seen, events, [], later(2)) == judge_cards("local", seen, events, [], later(3))
+    assert judge_cards("local", seen, events, [], later(2)) == judge_cards(
+        "local", seen, events, [], later(3)
+    )

@@ -31,13 +31,18 @@ def why(output: str, finish_reason: str | None = "stop", **condition: Any) -> st
         (INVOICE, {"json_schema": {"type": "object", "required": ["vendor"]}}),
         ("17 plus 25 equals 42.", {"number": 42.0}),
         ("about 1,250.5 EUR", {"number": 1250.0, "tolerance": 1.0}),
-        ("The three colours are red, yellow, blue", {"similarity": "The three colours are red, yellow and blue", "floor": 0.8}),
+        (
+            "The three colours are red, yellow, blue",
+            {"similarity": "The three colours are red, yellow and blue", "floor": 0.8},
+        ),
         ("x", {"finish_reason": "stop"}),
         ("I’m sorry, but I can’t help with that.", {"refusal": ()}),
         ("Of course!", {"refusal": (), "negate": True}),
     ],
 )
-def test_an_answer_that_is_as_expected_draws_no_complaint(output: str, condition: dict[str, Any]) -> None:
+def test_an_answer_that_is_as_expected_draws_no_complaint(
+    output: str, condition: dict[str, Any]
+) -> None:
     assert why(output, **condition) is None
 
 
@@ -48,33 +53,67 @@ def test_an_answer_that_is_as_expected_draws_no_complaint(output: str, condition
         ("Maybe", {"any_of": ("Yes", "No")}, "expected one of 'Yes', 'No', got 'Maybe'"),
         ("Tokyo", {"not_contains": "Tokyo"}, "expected no 'Tokyo' in the answer, got 'Tokyo'"),
         ("x", {"regex": "^y"}, "expected a match of /^y/, got 'x'"),
-        (INVOICE.replace("Acme", "Globex"), {"json_fields": {"vendor": "Acme"}}, "vendor: expected Acme, got Globex"),
-        (INVOICE.replace("1043", '"1043"'), {"json_fields": {"invoice": 1043}}, "invoice: expected the number 1043, got the text 1043"),
+        (
+            INVOICE.replace("Acme", "Globex"),
+            {"json_fields": {"vendor": "Acme"}},
+            "vendor: expected Acme, got Globex",
+        ),
+        (
+            INVOICE.replace("1043", '"1043"'),
+            {"json_fields": {"invoice": 1043}},
+            "invoice: expected the number 1043, got the text 1043",
+        ),
         (INVOICE, {"json_fields": {"due": "2026-12-31"}}, "due: missing"),
-        (INVOICE, {"json_schema": {"properties": {"vendor": {"type": "integer"}}}}, "vendor: 'Acme' is not of type 'integer'"),
+        (
+            INVOICE,
+            {"json_schema": {"properties": {"vendor": {"type": "integer"}}}},
+            "vendor: 'Acme' is not of type 'integer'",
+        ),
         ("17 plus 25 equals 43.", {"number": 42.0}, "expected the number 42, got 43"),
         ("none", {"number": 42.0}, "expected the number 42, got no number: 'none'"),
-        ("abc", {"similarity": "xyz", "floor": 0.5}, "expected at least 0.50 alike 'xyz', got 0.00: 'abc'"),
+        (
+            "abc",
+            {"similarity": "xyz", "floor": 0.5},
+            "expected at least 0.50 alike 'xyz', got 0.00: 'abc'",
+        ),
         ("Of course!", {"refusal": ()}, "expected a refusal, got 'Of course!'"),
-        ("It is Paris", {"contains": "Paris", "negate": True}, "expected not to hold, but does: contains 'Paris', got 'It is Paris'"),
+        (
+            "It is Paris",
+            {"contains": "Paris", "negate": True},
+            "expected not to hold, but does: contains 'Paris', got 'It is Paris'",
+        ),
     ],
 )
-def test_a_wrong_answer_is_told_in_words_that_name_what_is_wrong(output: str, condition: dict[str, Any], words: str) -> None:
+def test_a_wrong_answer_is_told_in_words_that_name_what_is_wrong(
+    output: str, condition: dict[str, Any], words: str
+) -> None:
     assert why(output, **condition) == words
 
 
 def test_a_cut_off_json_is_told_from_a_broken_one_and_from_none() -> None:
-    assert (why(INVOICE[:30], json_fields={"vendor": "Acme"}) or "").startswith("the JSON is cut off")
-    assert (why('{"vendor" "Acme"}', json_fields={"vendor": "Acme"}) or "").startswith("the JSON is broken")
-    assert (why("I cannot", json_fields={"vendor": "Acme"}) or "").startswith("the answer is not JSON")
+    assert (why(INVOICE[:30], json_fields={"vendor": "Acme"}) or "").startswith(
+        "the JSON is cut off"
+    )
+    assert (why('{"vendor" "Acme"}', json_fields={"vendor": "Acme"}) or "").startswith(
+        "the JSON is broken"
+    )
+    assert (why("I cannot", json_fields={"vendor": "Acme"}) or "").startswith(
+        "the answer is not JSON"
+    )
 
 
 def test_an_answer_that_ended_otherwise_is_told() -> None:
-    assert complaint(Expectation(finish_reason="stop"), "x", "length") == "expected finish_reason stop, got length"
+    assert (
+        complaint(Expectation(finish_reason="stop"), "x", "length")
+        == "expected finish_reason stop, got length"
+    )
 
 
 def test_true_is_no_number_and_one_is_not_true() -> None:
-    assert why('{"ok": true}', json_fields={"ok": 1}) == "ok: expected the number 1, got the truth value true"
+    assert (
+        why('{"ok": true}', json_fields={"ok": 1})
+        == "ok: expected the number 1, got the truth value true"
+    )
 
 
 def test_json_is_found_inside_a_sentence() -> None:
@@ -85,14 +124,21 @@ def test_json_is_found_inside_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("output", ["[" * 200_000, '{"a":' * 5000, "[" * 2000 + "]" * 2000])
-@pytest.mark.parametrize("condition", [{"json_fields": {"a": 1}}, {"json_schema": {"type": "object"}}])
-def test_json_that_is_nested_without_end_fails_like_any_other_broken_one(output: str, condition: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "condition", [{"json_fields": {"a": 1}}, {"json_schema": {"type": "object"}}]
+)
+def test_json_that_is_nested_without_end_fails_like_any_other_broken_one(
+    output: str, condition: dict[str, Any]
+) -> None:
     assert (why(output, **condition) or "").startswith("the JSON is nested too deeply to be read")
 
 
 def test_json_nested_deeper_than_a_recursive_schema_can_follow_is_a_complaint() -> None:
     tree = {"properties": {"a": {"$ref": "#"}}}
-    assert why('{"a":' * 400 + "1" + "}" * 400, json_schema=tree) == "the JSON is nested too deeply to be held against the schema"
+    assert (
+        why('{"a":' * 400 + "1" + "}" * 400, json_schema=tree)
+        == "the JSON is nested too deeply to be held against the schema"
+    )
     assert why('{"a": {"a": 1}}', json_schema=tree) is None
 
 
@@ -117,23 +163,40 @@ def test_what_only_python_takes_for_json_is_none(text: str) -> None:
 
 
 def test_a_name_with_two_values_is_no_answer_and_one_that_is_repeated_is() -> None:
-    told = why('Sure: {"bill": {"vendor": "Globex", "vendor": "Acme"}}', json_fields={"bill.vendor": "Acme"})
+    told = why(
+        'Sure: {"bill": {"vendor": "Globex", "vendor": "Acme"}}',
+        json_fields={"bill.vendor": "Acme"},
+    )
     assert (told or "").startswith("the JSON is broken: vendor stands in it as Globex and as Acme")
     assert why('{"vendor": "Acme", "vendor": "Acme"}', json_fields={"vendor": "Acme"}) is None
-    fences = '```json\n{"vendor": "Globex", "vendor": "Acme"}\n```\nor\n```json\n{"vendor": "Acme"}\n```'
-    assert (why(fences, json_fields={"vendor": "Acme"}) or "").startswith("the JSON is broken: vendor stands in it as Globex and as Acme")
+    fences = (
+        '```json\n{"vendor": "Globex", "vendor": "Acme"}\n```\nor\n```json\n{"vendor": "Acme"}\n```'
+    )
+    assert (why(fences, json_fields={"vendor": "Acme"}) or "").startswith(
+        "the JSON is broken: vendor stands in it as Globex and as Acme"
+    )
 
 
 @pytest.mark.parametrize(
     ("output", "wanted", "words"),
     [
-        ('{"items": [true, false]}', {"items": [1, 0]}, "items: expected [1, 0], got [true, false]"),
-        ('{"a": {"paid": 1}}', {"a": {"paid": True}}, 'a: expected {"paid": true}, got {"paid": 1}'),
+        (
+            '{"items": [true, false]}',
+            {"items": [1, 0]},
+            "items: expected [1, 0], got [true, false]",
+        ),
+        (
+            '{"a": {"paid": 1}}',
+            {"a": {"paid": True}},
+            'a: expected {"paid": true}, got {"paid": 1}',
+        ),
         ('{"a": [1, 2]}', {"a": [1, 2, 3]}, "a: expected [1, 2, 3], got [1, 2]"),
         ('{"a": {"b": 1, "c": [2.0]}}', {"a": {"c": [2], "b": 1}}, None),
     ],
 )
-def test_true_is_no_one_inside_lists_and_objects_either(output: str, wanted: dict[str, Any], words: str | None) -> None:
+def test_true_is_no_one_inside_lists_and_objects_either(
+    output: str, wanted: dict[str, Any], words: str | None
+) -> None:
     assert why(output, json_fields=wanted) == words
 
 
@@ -152,21 +215,38 @@ def test_a_footnote_is_not_taken_for_the_answer(output: str, value: Any) -> None
 
 def test_a_part_of_an_object_that_is_cut_off_is_not_taken_for_the_whole() -> None:
     cut = INVOICE.removesuffix("}")
-    assert (why(f"Here: {cut}", json_fields={"lines.0.sku": "A1"}) or "").startswith("the JSON is cut off")
+    assert (why(f"Here: {cut}", json_fields={"lines.0.sku": "A1"}) or "").startswith(
+        "the JSON is cut off"
+    )
 
 
 def test_json_that_is_to_be_otherwise_must_be_there() -> None:
     assert why('{"vendor": "Acme"}', json_fields={"vendor": "Globex"}, negate=True) is None
-    assert why("Sorry, what?", json_fields={"vendor": "Globex"}, negate=True) == "the answer is not JSON: 'Sorry, what?'"
+    assert (
+        why("Sorry, what?", json_fields={"vendor": "Globex"}, negate=True)
+        == "the answer is not JSON: 'Sorry, what?'"
+    )
     assert why("", json_schema={"type": "object"}, negate=True) == "the answer is not JSON: ''"
 
 
 def test_what_a_model_writes_into_a_field_is_told_short_and_printable() -> None:
-    told = why(json.dumps({"vendor": "\x1b]0;owned\x07\nWARNING all is well" + "x" * 1_000_000}), json_fields={"vendor": "Acme"}) or ""
+    told = (
+        why(
+            json.dumps({"vendor": "\x1b]0;owned\x07\nWARNING all is well" + "x" * 1_000_000}),
+            json_fields={"vendor": "Acme"},
+        )
+        or ""
+    )
     assert told.isprintable()
     assert len(told) < 120
     assert told.startswith("vendor: expected Acme, got \\x1b]0;owned\\x07 WARNING all is well")
-    told = why(json.dumps({"v\x1b": "x" * 1_000_000}), json_schema={"additionalProperties": {"type": "integer"}}) or ""
+    told = (
+        why(
+            json.dumps({"v\x1b": "x" * 1_000_000}),
+            json_schema={"additionalProperties": {"type": "integer"}},
+        )
+        or ""
+    )
     assert told.isprintable()
     assert len(told) < 400
     assert told.endswith("is not of type 'integer'")

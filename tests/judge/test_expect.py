@@ -19,7 +19,9 @@ def verdict(output: str | None, *expect: Expectation, outcome: Outcome = Outcome
 
 
 def test_an_answer_that_contains_what_is_expected_passes() -> None:
-    assert judge_answer(probe(PARIS), Outcome.OK, "The capital is Paris.") == Judgement(Verdict.PASS)
+    assert judge_answer(probe(PARIS), Outcome.OK, "The capital is Paris.") == Judgement(
+        Verdict.PASS
+    )
 
 
 def test_one_condition_that_does_not_hold_fails_the_whole_and_is_named() -> None:
@@ -44,7 +46,9 @@ def test_no_text_is_no_pass(output: str | None) -> None:
 
 
 @pytest.mark.parametrize("expect", [(), (PARIS,)])
-def test_an_empty_answer_fails_also_where_nothing_is_expected(expect: tuple[Expectation, ...]) -> None:
+def test_an_empty_answer_fails_also_where_nothing_is_expected(
+    expect: tuple[Expectation, ...],
+) -> None:
     assert verdict(None, *expect, outcome=Outcome.EMPTY) is Verdict.FAIL
 
 

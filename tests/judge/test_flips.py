@@ -61,7 +61,9 @@ def test_an_alarm_lasts_until_the_evidence_is_gone_and_that_is_a_dozen_rounds() 
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 20))
-def test_many_passes_at_once_are_as_many_passes_one_by_one(failures: list[bool], passes: int) -> None:
+def test_many_passes_at_once_are_as_many_passes_one_by_one(
+    failures: list[bool], passes: int
+) -> None:
     state = Flips()
     for failed in failures:
         state = state.failed("a") if failed else state.passed()
@@ -69,7 +71,10 @@ def test_many_passes_at_once_are_as_many_passes_one_by_one(failures: list[bool],
     for _ in range(passes):
         one_by_one = one_by_one.passed()
     together = state.passed(passes)
-    assert abs(together.evidence_nat - one_by_one.evidence_nat) < 1e-9 or 0 in (together.evidence_nat, one_by_one.evidence_nat)
+    assert abs(together.evidence_nat - one_by_one.evidence_nat) < 1e-9 or 0 in (
+        together.evidence_nat,
+        one_by_one.evidence_nat,
+    )
     assert 0 <= together.evidence_nat <= MOST_NAT
 
 
@@ -81,7 +86,9 @@ def test_the_alarm_lies_below_what_is_remembered() -> None:
 
 
 def probe(name: str) -> Probe:
-    return Probe(name, "chat", "chat", (), None, 8, {}, 60.0, None, 2.0, 300.0, repeats=5, require=1)
+    return Probe(
+        name, "chat", "chat", (), None, 8, {}, 60.0, None, 2.0, 300.0, repeats=5, require=1
+    )
 
 
 def runs(*failing: str, stale: bool = False) -> list[Sample]:
@@ -113,14 +120,23 @@ def found(probes: Sequence[Probe], samples: Sequence[Sample]) -> list[Finding]:
 
 def test_probes_that_each_keep_their_own_rule_are_found_together() -> None:
     [several] = found([probe(n) for n in NAMES], runs(*NAMES[:6]))
-    assert (several.kind, several.subject, several.severity) == (Kind.QUALITY, SEVERAL, Severity.PAGE)
+    assert (several.kind, several.subject, several.severity) == (
+        Kind.QUALITY,
+        SEVERAL,
+        Severity.PAGE,
+    )
     assert (several.cause, several.since) == (Cause.ANSWERS_CHANGED, NOON)
     assert several.evidence["failed"] == 18
     assert several.evidence["failed_twice"] == NAMES[:6]
-    assert "18 of the last 72 over all probes, twice or more on p0, p1, p2, p3, p4, p5" in several.summary
+    assert (
+        "18 of the last 72 over all probes, twice or more on p0, p1, p2, p3, p4, p5"
+        in several.summary
+    )
 
 
-def test_what_is_from_before_the_time_of_which_all_runs_are_known_counts_for_its_own_probe_only() -> None:
+def test_what_is_from_before_the_time_of_which_all_runs_are_known_counts_for_its_own_probe_only() -> (
+    None
+):
     answers: LastAnswers[Sample] = LastAnswers("t", {n: probe(n) for n in NAMES}.get)
     for one in runs(*NAMES[:6]):
         answers.add(one, earlier=True)

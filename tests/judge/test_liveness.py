@@ -22,14 +22,30 @@ def contacts(*told: tuple[float, bool]) -> list[Contact]:
     return [Contact(at(seconds), answered, "Connection refused") for seconds, answered in told]
 
 
-def sample(outcome: Outcome, minute: int, ttft_ms: float | None = None, probe: str = "sky") -> Sample:
-    return Sample("local", probe, "chat", NOON + minute * MINUTE, Phase.WARM, outcome, ttft_ms=ttft_ms, e2e_ms=10_000.0)
+def sample(
+    outcome: Outcome, minute: int, ttft_ms: float | None = None, probe: str = "sky"
+) -> Sample:
+    return Sample(
+        "local",
+        probe,
+        "chat",
+        NOON + minute * MINUTE,
+        Phase.WARM,
+        outcome,
+        ttft_ms=ttft_ms,
+        e2e_ms=10_000.0,
+    )
 
 
 def test_two_failed_contacts_five_seconds_apart_are_an_outage_since_the_first() -> None:
     found = judge_server_down("local", contacts((0, True), (15, False), (20, False)))
     assert found is not None
-    assert (found.kind, found.subject, found.severity, found.cause) == (Kind.SERVER_DOWN, "local", Severity.PAGE, Cause.SERVER_FAULT)
+    assert (found.kind, found.subject, found.severity, found.cause) == (
+        Kind.SERVER_DOWN,
+        "local",
+        Severity.PAGE,
+        Cause.SERVER_FAULT,
+    )
     assert found.since == at(15)
     assert found.evidence["failed_contacts"] == 2
     assert "Connection refused" in found.summary
@@ -78,7 +94,9 @@ def test_a_hang_is_over_once_the_engine_moved_or_is_gone(outcome: Outcome) -> No
     assert judge_hung("local", [sample(Outcome.HUNG, 1), sample(outcome, 2)]) is None
 
 
-@pytest.mark.parametrize("outcome", [Outcome.TRUNCATED, Outcome.STREAM_ERROR, Outcome.TIMEOUT, Outcome.MALFORMED])
+@pytest.mark.parametrize(
+    "outcome", [Outcome.TRUNCATED, Outcome.STREAM_ERROR, Outcome.TIMEOUT, Outcome.MALFORMED]
+)
 def test_a_hang_is_over_once_a_token_came_however_that_answer_ended(outcome: Outcome) -> None:
     assert judge_hung("local", [sample(Outcome.HUNG, 1), sample(outcome, 2, ttft_ms=100.0)]) is None
 
@@ -97,7 +115,9 @@ def test_no_canary_is_no_hang() -> None:
 
 
 def silent(last: dict[str, datetime], now: datetime, every: timedelta = MINUTE) -> list[str]:
-    return [finding.subject for finding in judge_no_samples("local", {"sky": every}, last, NOON, now)]
+    return [
+        finding.subject for finding in judge_no_samples("local", {"sky": every}, last, NOON, now)
+    ]
 
 
 def test_a_probe_is_silent_after_three_of_its_intervals() -> None:
@@ -124,7 +144,9 @@ def test_a_quick_probe_is_given_half_a_minute() -> None:
 
 def test_each_silent_probe_is_told_by_itself() -> None:
     intervals = {"sky": MINUTE, "sea": MINUTE, "daily": timedelta(days=1)}
-    found = judge_no_samples("local", intervals, {"sky": NOON + 9 * MINUTE}, NOON, NOON + 10 * MINUTE)
+    found = judge_no_samples(
+        "local", intervals, {"sky": NOON + 9 * MINUTE}, NOON, NOON + 10 * MINUTE
+    )
     assert [finding.subject for finding in found] == ["sea"]
 
 
@@ -148,7 +170,11 @@ def test_a_good_answer_ends_the_unknown_and_a_canary_that_we_cancelled_does_not(
 
 
 def test_the_runs_of_one_probe_do_not_count_for_another() -> None:
-    failed = [sample(Outcome.REJECTED, minute, probe=probe) for minute in (1, 2) for probe in ("sky", "sea")]
+    failed = [
+        sample(Outcome.REJECTED, minute, probe=probe)
+        for minute in (1, 2)
+        for probe in ("sky", "sea")
+    ]
     assert unmeasured(*failed) == []
     assert unmeasured(*failed, sample(Outcome.REJECTED, 3)) == ["sky"]
 

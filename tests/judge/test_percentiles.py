@@ -18,7 +18,18 @@ from monitor.judge.percentiles import Percentile, interval_ranks, percentile, su
 from monitor.model import Outcome, Phase, Sample
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
-SAMPLE = Sample("local", "sky", "chat", NOON, Phase.WARM, Outcome.OK, ttft_ms=100.0, e2e_ms=1000.0, decode_tok_s=50.0, itl_p95_ms=20.0)
+SAMPLE = Sample(
+    "local",
+    "sky",
+    "chat",
+    NOON,
+    Phase.WARM,
+    Outcome.OK,
+    ttft_ms=100.0,
+    e2e_ms=1000.0,
+    decode_tok_s=50.0,
+    itl_p95_ms=20.0,
+)
 WAIT_MS = 2000.0
 SHARES = st.sampled_from([0.05, 0.5, 0.95])
 TIMES = st.lists(st.floats(0, 1e6), max_size=80)
@@ -26,7 +37,13 @@ TIMES = st.lists(st.floats(0, 1e6), max_size=80)
 
 def capped(**fields: Any) -> Sample:
     """A canary that waited two seconds for nothing."""
-    known = {"outcome": Outcome.QUEUE_CAP, "ttft_ms": None, "e2e_ms": WAIT_MS, "decode_tok_s": None, "itl_p95_ms": None}
+    known = {
+        "outcome": Outcome.QUEUE_CAP,
+        "ttft_ms": None,
+        "e2e_ms": WAIT_MS,
+        "decode_tok_s": None,
+        "itl_p95_ms": None,
+    }
     return replace(SAMPLE, **{**known, **fields})
 
 
@@ -41,23 +58,36 @@ def shown(found: Percentile) -> float:
 
 def binomial_below(count: int, share: Fraction) -> list[Fraction]:
     """P(at most 0, 1, … of `count` values lie below the quantile), exactly."""
-    return list(accumulate(comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(count)))
+    return list(
+        accumulate(comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(count))
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(TIMES.filter(bool), SHARES)
-def test_a_percentile_is_the_smallest_value_with_that_share_at_or_below_it(values: list[float], share: float) -> None:
+def test_a_percentile_is_the_smallest_value_with_that_share_at_or_below_it(
+    values: list[float], share: float
+) -> None:
     at_or_below = {v: sum(other <= v for other in values) / len(values) for v in values}
-    assert percentile(values, share).value == min(v for v, reached in at_or_below.items() if reached >= share - 1e-12)
+    assert percentile(values, share).value == min(
+        v for v, reached in at_or_below.items() if reached >= share - 1e-12
+    )
 
 
-@pytest.mark.parametrize(("count", "share"), list(product([2, 4, 5, 10, 58, 59, 60, 100, 200], ["0.05", "0.5", "0.95"])))
-def test_the_ends_of_the_interval_each_hold_with_95_percent_by_the_exact_binomial(count: int, share: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "share"), list(product([2, 4, 5, 10, 58, 59, 60, 100, 200], ["0.05", "0.5", "0.95"]))
+)
+def test_the_ends_of_the_interval_each_hold_with_95_percent_by_the_exact_binomial(
+    count: int, share: str
+) -> None:
     exact, sure = Fraction(share), Fraction("0.95")
     below = binomial_below(count, exact)
     lows = [rank for rank in range(1, count + 1) if 1 - below[rank - 1] >= sure]
     highs = [rank for rank in range(1, count + 1) if below[rank - 1] >= sure]
-    assert interval_ranks(count, float(share)) == (max(lows, default=None), min(highs, default=None))
+    assert interval_ranks(count, float(share)) == (
+        max(lows, default=None),
+        min(highs, default=None),
+    )
 
 
 def test_the_upper_end_of_a_p95_needs_59_values() -> None:
@@ -98,17 +128,24 @@ def test_a_percentile_is_never_better_than_with_the_unanswered_left_out(
 
 @settings(max_examples=60, deadline=None)
 @given(TIMES, SHARES, st.integers(0, 80), st.floats(0, 1e6))
-def test_one_more_unanswered_canary_never_lowers_a_percentile(values: list[float], share: float, beyond: int, wait: float) -> None:
+def test_one_more_unanswered_canary_never_lowers_a_percentile(
+    values: list[float], share: float, beyond: int, wait: float
+) -> None:
     assume(values or beyond)
     smallest = wait if beyond else None
-    before, after = percentile(values, share, beyond, smallest), percentile(values, share, beyond + 1, wait)
+    before, after = (
+        percentile(values, share, beyond, smallest),
+        percentile(values, share, beyond + 1, wait),
+    )
     assert shown(after) >= shown(before)
     assert after.high is None or (before.high is not None and after.high >= before.high)
 
 
 @settings(max_examples=60, deadline=None)
 @given(TIMES, SHARES, st.integers(0, 80), st.none() | st.floats(0, 1e6))
-def test_a_value_and_a_bound_are_never_told_together(values: list[float], share: float, beyond: int, wait: float | None) -> None:
+def test_a_value_and_a_bound_are_never_told_together(
+    values: list[float], share: float, beyond: int, wait: float | None
+) -> None:
     found = percentile(values, share, beyond, wait)
     assert found.value is None or found.at_least is None
 
@@ -127,7 +164,10 @@ def test_each_known_wait_gives_a_bound(outcome: Outcome) -> None:
     assert (group.censored, group.unavailable) == (1, 0)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.REJECTED, Outcome.HTTP_ERROR, Outcome.EMPTY, Outcome.ASLEEP])
+@pytest.mark.parametrize(
+    "outcome",
+    [Outcome.REFUSED, Outcome.REJECTED, Outcome.HTTP_ERROR, Outcome.EMPTY, Outcome.ASLEEP],
+)
 def test_where_nobody_waited_a_known_time_there_is_no_number_at_all(outcome: Outcome) -> None:
     (group,) = summarise([*measured(100.0), *[capped(outcome=outcome)] * 9])
     assert group.ttft_ms["p95"] == Percentile()
@@ -135,13 +175,17 @@ def test_where_nobody_waited_a_known_time_there_is_no_number_at_all(outcome: Out
 
 
 def test_a_bound_below_a_measured_wait_is_not_told() -> None:
-    """An uncapped probe of the class measured nine seconds: `more than 2 s` would be a better number than before."""
+    """An uncapped probe of the class measured nine seconds: `more than 2 s` would be a better
+    number than before.
+    """
     (group,) = summarise([*measured(*[9000.0] * 10), *[capped()] * 10])
     assert group.ttft_ms["p95"].at_least is not None
     assert group.ttft_ms["p95"].at_least >= 9000.0
 
 
-def test_the_end_to_end_time_of_unanswered_canaries_is_not_told_as_shorter_than_that_of_answers() -> None:
+def test_the_end_to_end_time_of_unanswered_canaries_is_not_told_as_shorter_than_that_of_answers() -> (
+    None
+):
     answers = [replace(SAMPLE, e2e_ms=8000.0) for _ in range(18)]
     (group,) = summarise([*answers, capped(), capped()])
     assert group.e2e_ms["p50"].value == 8000.0
@@ -149,12 +193,16 @@ def test_the_end_to_end_time_of_unanswered_canaries_is_not_told_as_shorter_than_
 
 
 def test_a_canary_that_we_cancelled_ourselves_counts_nowhere() -> None:
-    (group,) = summarise([*measured(100.0), replace(SAMPLE, outcome=Outcome.CANCELLED, ttft_ms=None)])
+    (group,) = summarise(
+        [*measured(100.0), replace(SAMPLE, outcome=Outcome.CANCELLED, ttft_ms=None)]
+    )
     assert group.count == 1
     assert summarise([replace(SAMPLE, outcome=Outcome.CANCELLED)]) == []
 
 
-def test_a_canary_that_hung_after_its_first_token_has_a_measured_ttft_and_no_finished_answer() -> None:
+def test_a_canary_that_hung_after_its_first_token_has_a_measured_ttft_and_no_finished_answer() -> (
+    None
+):
     (group,) = summarise([replace(SAMPLE, outcome=Outcome.HUNG, ttft_ms=300.0, e2e_ms=20_000.0)])
     assert group.ttft_ms["p95"].value == 300.0
     assert group.e2e_ms["p95"].value is None
@@ -164,7 +212,9 @@ def test_a_canary_that_hung_after_its_first_token_has_a_measured_ttft_and_no_fin
 def test_no_figure_is_averaged_over_phases_classes_or_targets() -> None:
     others = {"phase": Phase.COLD}, {"traffic_class": "batch"}, {"target": "remote"}
     samples = [*measured(100.0), *(replace(SAMPLE, ttft_ms=9000.0, **fields) for fields in others)]
-    groups = {(g.target, g.traffic_class, g.phase): g.ttft_ms["p50"].value for g in summarise(samples)}
+    groups = {
+        (g.target, g.traffic_class, g.phase): g.ttft_ms["p50"].value for g in summarise(samples)
+    }
     assert groups == {
         ("local", "chat", "warm"): 100.0,
         ("local", "chat", "cold"): 9000.0,

@@ -24,13 +24,28 @@ from monitor.judge.gate import (
 from monitor.judge.pinned import judge_pinned
 from monitor.judge.pinning import expiry, noise_of, outputs_of
 from monitor.judge.shift import binomial_tail, judge_shift
-from monitor.model import Finding, Kind, ObservedAnswer, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Severity, TokenLogprob, Verdict
+from monitor.model import (
+    Finding,
+    Kind,
+    ObservedAnswer,
+    Outcome,
+    Phase,
+    Pin,
+    PinnedOutput,
+    Probe,
+    Sample,
+    Severity,
+    TokenLogprob,
+    Verdict,
+)
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 WORDS = ("The", " capital", " is", " Paris", ".")
 
 
-def answer(*tokens: str, logprob: float = -0.01, top: dict[str, float] | None = None, **other: object) -> ObservedAnswer:
+def answer(
+    *tokens: str, logprob: float = -0.01, top: dict[str, float] | None = None, **other: object
+) -> ObservedAnswer:
     spelled = tuple(TokenLogprob(t, logprob, top or {}) for t in tokens)
     values = {"finish_reason": "stop", "prompt_tokens": 10} | other
     return ObservedAnswer("".join(tokens), spelled, **values)  # type: ignore[arg-type]
@@ -67,7 +82,9 @@ def test_what_else_could_have_come_tells_of_a_change_that_a_confident_answer_hid
     pinned = replace(output("Yes"), tops=({"Yes": -0.01, "No": -8.0},))
     told = judge_pinned(pin(pinned), answer("Yes", top={"Yes": -0.01, "No": -7.0}))
     assert told.verdict is Verdict.PASS
-    assert told.logprob_shift == pytest.approx(0.7071, abs=1e-4)  # of the token 0, of its alternative 1 nat
+    assert told.logprob_shift == pytest.approx(
+        0.7071, abs=1e-4
+    )  # of the token 0, of its alternative 1 nat
 
 
 def test_any_of_the_accepted_answers_passes() -> None:
@@ -76,7 +93,10 @@ def test_any_of_the_accepted_answers_passes() -> None:
 
 def test_another_prompt_length_blames_template_or_tokenizer_and_not_the_model() -> None:
     told = judge_pinned(pin(), answer("Tokyo", prompt_tokens=9))
-    assert (told.verdict, told.reason) == (Verdict.FAIL, "prompt is 9 tokens, was 10: chat template or tokenizer changed")
+    assert (told.verdict, told.reason) == (
+        Verdict.FAIL,
+        "prompt is 9 tokens, was 10: chat template or tokenizer changed",
+    )
 
 
 def test_a_token_that_lost_by_less_than_the_noise_is_a_near_tie_at_its_place() -> None:
@@ -88,7 +108,10 @@ def test_a_token_that_lost_by_less_than_the_noise_is_a_near_tie_at_its_place() -
 
 def test_a_token_that_lost_clearly_is_a_failure() -> None:
     told = judge_pinned(pin(), answer("The", " capital", " is", " Lyon", ".", top={" Paris": -3.0}))
-    assert (told.verdict, told.reason) == (Verdict.FAIL, "expected ' Paris', got ' Lyon' at token 4, 2.990 nat apart")
+    assert (told.verdict, told.reason) == (
+        Verdict.FAIL,
+        "expected ' Paris', got ' Lyon' at token 4, 2.990 nat apart",
+    )
 
 
 def test_the_pins_own_noise_widens_what_counts_as_a_tie() -> None:
@@ -109,7 +132,10 @@ def test_two_tokens_that_were_tied_when_pinned_are_tied_a_little_longer() -> Non
         judged = judge_pinned(pin(replace(output(*WORDS), tops=tops)), got)
         return judged.verdict, judged.reason
 
-    words = "expected ' Paris', got ' Lyon' at token 4, 0.130 nat apart (0.005 the other way when pinned): a near tie"
+    words = (
+        "expected ' Paris', got ' Lyon' at token 4, 0.130 nat apart (0.005 the other way "
+        "when pinned): a near tie"
+    )
     assert told(gap=0.13, then=0.005) == (Verdict.NEAR_TIE, words)
     assert told(gap=0.13, then=0.3)[0] is Verdict.FAIL
     assert told(gap=0.6, then=0.005)[0] is Verdict.FAIL
@@ -120,27 +146,42 @@ def test_two_tokens_that_were_tied_when_pinned_are_tied_a_little_longer() -> Non
     ("logprob", "top", "words"),
     [
         (-9.0, {" Paris": -0.01}, "8.990 nat less likely than ' Paris'"),
-        (-2.0, {" Paris": -2.02, " Rome": -0.5}, "1.500 nat less likely than ' Rome'"),  # a tie of two, and both lost to a third
+        (
+            -2.0,
+            {" Paris": -2.02, " Rome": -0.5},
+            "1.500 nat less likely than ' Rome'",
+        ),  # a tie of two, and both lost to a third
         (-2.0, {" Rome": -0.5}, "1.500 nat less likely than ' Rome'"),
     ],
 )
 def test_a_token_that_the_server_itself_held_unlikely_is_a_failure_and_the_sampling_is_blamed(
     logprob: float, top: dict[str, float], words: str
 ) -> None:
-    got = replace(answer("The", " capital", " is", " Lyon", "."), tokens=(*answer(*WORDS[:3]).tokens, TokenLogprob(" Lyon", logprob, top)))
+    got = replace(
+        answer("The", " capital", " is", " Lyon", "."),
+        tokens=(*answer(*WORDS[:3]).tokens, TokenLogprob(" Lyon", logprob, top)),
+    )
     told = judge_pinned(pin(), got)
     assert (told.verdict, told.first_divergence) == (Verdict.FAIL, 3)
     assert told.reason is not None
-    assert told.reason.startswith(f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not take the likeliest token")
+    assert told.reason.startswith(
+        f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not take the "
+        "likeliest token"
+    )
 
 
 def test_a_token_that_lost_by_a_hair_is_a_near_tie_whichever_way() -> None:
     got = TokenLogprob(" Lyon", -0.71, {" Paris": -0.68})
     told = judge_pinned(pin(), replace(answer(*WORDS), tokens=(*answer(*WORDS[:3]).tokens, got)))
-    assert (told.verdict, told.reason) == (Verdict.NEAR_TIE, "expected ' Paris', got ' Lyon' at token 4, 0.030 nat apart: a near tie")
+    assert (told.verdict, told.reason) == (
+        Verdict.NEAR_TIE,
+        "expected ' Paris', got ' Lyon' at token 4, 0.030 nat apart: a near tie",
+    )
 
 
-def test_a_probe_with_penalties_whose_pinned_token_was_not_the_likeliest_either_is_not_told_that_the_sampling_is_wrong() -> None:
+def test_a_probe_with_penalties_whose_pinned_token_was_not_the_likeliest_either_is_not_told_that_the_sampling_is_wrong() -> (
+    None
+):
     pinned = replace(output("Yes"), logprobs=(-3.0,), tops=({"Yes": -3.0, "No": -0.1},))
     came = TokenLogprob("Yeah", -2.98, {"No": -0.1, "Yes": -3.0})
     told = judge_pinned(pin(pinned), ObservedAnswer("Yeah", (came,), finish_reason="stop"))
@@ -148,8 +189,13 @@ def test_a_probe_with_penalties_whose_pinned_token_was_not_the_likeliest_either_
 
 
 @given(st.floats(-12.0, 0.0), st.floats(-12.0, 0.0))
-def test_nothing_is_a_near_tie_but_what_is_as_likely_as_the_likeliest(got: float, expected: float) -> None:
-    told = judge_pinned(pin(output("Yes")), ObservedAnswer("No", (TokenLogprob("No", got, {"Yes": expected}),), finish_reason="stop"))
+def test_nothing_is_a_near_tie_but_what_is_as_likely_as_the_likeliest(
+    got: float, expected: float
+) -> None:
+    told = judge_pinned(
+        pin(output("Yes")),
+        ObservedAnswer("No", (TokenLogprob("No", got, {"Yes": expected}),), finish_reason="stop"),
+    )
     assert (told.verdict is Verdict.NEAR_TIE) is (abs(got - expected) <= 0.1)
 
 
@@ -165,14 +211,19 @@ def test_nothing_is_a_near_tie_but_what_is_as_likely_as_the_likeliest(got: float
         (None, None, False),  # nobody knows
     ],
 )
-def test_the_tokens_of_others_tell_better_than_a_gauge_that_may_be_stale(running: float | None, others: float | None, alone: bool) -> None:
+def test_the_tokens_of_others_tell_better_than_a_gauge_that_may_be_stale(
+    running: float | None, others: float | None, alone: bool
+) -> None:
     assert was_alone(sample(Verdict.PASS, running=running, other_generation_tokens=others)) is alone
 
 
 def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() -> None:
     told = judge_pinned(pin(), answer("The", " city"))
     assert told.verdict is Verdict.FAIL
-    assert told.reason == "expected ' capital', got ' city' at token 2; the pinned token is not among the likeliest any more"
+    assert told.reason == (
+        "expected ' capital', got ' city' at token 2; the pinned token is not among the "
+        "likeliest any more"
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +234,10 @@ def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() 
         (answer("a\ufffd\ufffd\ufffdb"), "the answer holds runs of U+FFFD: bytes that are no text"),
         (answer(*WORDS, finish_reason="length"), "finish_reason is length, pinned is stop"),
         (answer(*WORDS[:3]), "the answer ends before the pinned one (token 4): 'The capital is'"),
-        (answer(*WORDS, " Or"), "the answer goes on after the pinned one (token 6): 'The capital is Paris. Or'"),
+        (
+            answer(*WORDS, " Or"),
+            "the answer goes on after the pinned one (token 6): 'The capital is Paris. Or'",
+        ),
     ],
 )
 def test_what_is_always_a_failure_is_told_in_words(observed: ObservedAnswer, words: str) -> None:
@@ -205,7 +259,9 @@ def probe(**other: object) -> Probe:
     return Probe("sky", "chat", "chat", (), None, 8, {}, 60.0, None, 2.0, 300.0, **values)  # type: ignore[arg-type]
 
 
-def test_a_pin_of_another_identity_judges_but_is_stale_and_one_of_another_text_judges_nothing() -> None:
+def test_a_pin_of_another_identity_judges_but_is_stale_and_one_of_another_text_judges_nothing() -> (
+    None
+):
     assert pin_for([pin()], probe(), "f1") == (pin(), False)
     assert pin_for([pin()], probe(), "f2") == (pin(), True)
     assert pin_for([pin(revision="old")], probe(), "f1") == (None, False)
@@ -219,7 +275,10 @@ def test_back_at_the_identity_of_a_pin_the_pin_is_current_again() -> None:
 def test_a_pin_from_before_any_identity_was_known_never_outlives_a_newer_one() -> None:
     unfiled, filed = pin(fingerprint=None), replace(pin(fingerprint="f1"), id=2)
     assert pin_for([unfiled], probe(), None) == (unfiled, False)
-    assert pin_for([unfiled], probe(), "f1") == (unfiled, False)  # nothing else is there to judge by
+    assert pin_for([unfiled], probe(), "f1") == (
+        unfiled,
+        False,
+    )  # nothing else is there to judge by
     assert pin_for([filed, unfiled], probe(), "f1") == (filed, False)
     assert pin_for([filed, unfiled], probe(), "f2") == (filed, True)
 
@@ -241,7 +300,9 @@ def test_another_prompt_length_is_blamed_before_a_condition_that_fails_for_it() 
 def test_a_condition_that_fails_outweighs_a_pin_that_holds() -> None:
     from monitor.model import Expectation
 
-    told = judge_gate(probe(expect=(Expectation(contains="Tokyo"),)), Outcome.OK, answer(*WORDS), pin())
+    told = judge_gate(
+        probe(expect=(Expectation(contains="Tokyo"),)), Outcome.OK, answer(*WORDS), pin()
+    )
     assert told.verdict is Verdict.FAIL
 
 
@@ -263,7 +324,9 @@ def test_pins_end_within_a_tenth_of_their_life_and_not_all_on_one_day(name: str)
     assert NOW + 0.9 * life <= expiry(name, NOW, life) <= NOW + life
 
 
-def expired(probes: Sequence[Probe], pins: Sequence[Pin], digest: str | None, days: int) -> list[Finding]:
+def expired(
+    probes: Sequence[Probe], pins: Sequence[Pin], digest: str | None, days: int
+) -> list[Finding]:
     return judge_pin_expiry("t", probes, pins, digest, NOW + timedelta(days=days))
 
 
@@ -275,8 +338,12 @@ def test_an_expired_pin_is_a_finding_that_asks_for_a_new_one() -> None:
 
 def test_a_pin_that_judges_nothing_now_asks_for_nothing() -> None:
     old, new = pin(), replace(pin(fingerprint="f2"), id=2, expires_at=NOW + timedelta(days=60))
-    assert expired([probe()], [new, old], "f2", 31) == []  # pinned anew after a change of what is served
-    assert [f.evidence["pin"] for f in expired([probe()], [new, old], "f1", 31)] == [1]  # and rolled back
+    assert (
+        expired([probe()], [new, old], "f2", 31) == []
+    )  # pinned anew after a change of what is served
+    assert [f.evidence["pin"] for f in expired([probe()], [new, old], "f1", 31)] == [
+        1
+    ]  # and rolled back
     assert expired([], [old], "f1", 31) == []  # of a probe that is configured no more
     assert expired([probe(revision="other")], [old], "f1", 31) == []
 
@@ -291,7 +358,9 @@ def sample(verdict: Verdict, minute: int = 0, **other: object) -> Sample:
     return Sample("t", name, "chat", at, Phase.WARM, Outcome.OK, verdict=verdict, **values)  # type: ignore[arg-type]
 
 
-def found(probes: Sequence[Probe], samples: Sequence[Sample], pins: Mapping[int, Pin] | None = None) -> list[Finding]:
+def found(
+    probes: Sequence[Probe], samples: Sequence[Sample], pins: Mapping[int, Pin] | None = None
+) -> list[Finding]:
     """What is found after these runs; the sentence about each sample is its `output`."""
     known = {each.name: each for each in with_second_runs(probes)}
     answers: LastAnswers[Sample] = LastAnswers("t", known.get)
@@ -303,14 +372,29 @@ def found(probes: Sequence[Probe], samples: Sequence[Sample], pins: Mapping[int,
 def test_two_failures_of_the_last_three_are_a_finding_and_one_is_not() -> None:
     ok, bad = Verdict.PASS, Verdict.FAIL
     assert found([probe()], [sample(v) for v in (bad, ok, bad, ok, ok)]) == []
-    [finding] = found([probe()], [sample(v, output="vendor: expected Acme, got Globex") for v in (ok, bad, ok, bad)])
+    [finding] = found(
+        [probe()],
+        [sample(v, output="vendor: expected Acme, got Globex") for v in (ok, bad, ok, bad)],
+    )
     assert (finding.kind, finding.severity) == (Kind.QUALITY, Severity.PAGE)
     assert "2 of the last 3 runs): vendor: expected Acme, got Globex" in finding.summary
 
 
-def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one_of_another_kind() -> None:
-    runs = [sample(Verdict.FAIL, 0, output="got 'Lyon'"), sample(Verdict.FAIL, 1, output="got 'Rome'")]
-    [finding] = found([probe()], [*runs, sample(Verdict.NEAR_TIE, 2, output="a near tie"), sample(Verdict.UNKNOWN, 3, output="no token")])
+def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one_of_another_kind() -> (
+    None
+):
+    runs = [
+        sample(Verdict.FAIL, 0, output="got 'Lyon'"),
+        sample(Verdict.FAIL, 1, output="got 'Rome'"),
+    ]
+    [finding] = found(
+        [probe()],
+        [
+            *runs,
+            sample(Verdict.NEAR_TIE, 2, output="a near tie"),
+            sample(Verdict.UNKNOWN, 3, output="no token"),
+        ],
+    )
     assert finding.summary.endswith("(2 of the last 3 runs): got 'Rome'")
 
 
@@ -322,15 +406,26 @@ def test_failures_are_counted_for_each_probe_alone() -> None:
 
 def test_the_second_answer_of_a_probe_that_is_sent_twice_is_counted_for_itself() -> None:
     twice = probe(same_salt_twice=True)
-    runs = [each for minute in range(3) for each in (sample(Verdict.PASS, minute), sample(Verdict.FAIL, minute, probe="sky-again"))]
+    runs = [
+        each
+        for minute in range(3)
+        for each in (sample(Verdict.PASS, minute), sample(Verdict.FAIL, minute, probe="sky-again"))
+    ]
     [finding] = found([twice], runs)
     assert (finding.subject, finding.severity) == ("sky-again", Severity.PAGE)
     assert found([probe()], runs) == []  # a probe of that name is not configured
 
 
 def test_a_probe_and_its_second_run_are_one_where_three_probes_must_fail_together() -> None:
-    many = [probe(same_salt_twice=True, repeats=9, require=1), replace(probe(), name="sea", repeats=9, require=1)]
-    runs = [sample(Verdict.FAIL, n, probe=name) for n in range(6) for name in ("sky", "sky-again", "sea")]
+    many = [
+        probe(same_salt_twice=True, repeats=9, require=1),
+        replace(probe(), name="sea", repeats=9, require=1),
+    ]
+    runs = [
+        sample(Verdict.FAIL, n, probe=name)
+        for n in range(6)
+        for name in ("sky", "sky-again", "sea")
+    ]
     assert found(many, runs) == []
 
 
@@ -345,7 +440,9 @@ def test_a_rising_share_of_near_ties_is_a_finding_of_its_own() -> None:
     rising = judge_near_ties("t", [sample(Verdict.PASS)] * 15 + ties)
     assert rising is not None
     assert rising.kind is Kind.NEAR_TIES
-    assert [f.kind for f in found([probe()], [sample(Verdict.PASS)] * 15 + ties)] == [Kind.NEAR_TIES]
+    assert [f.kind for f in found([probe()], [sample(Verdict.PASS)] * 15 + ties)] == [
+        Kind.NEAR_TIES
+    ]
 
 
 # ---- the model shift
@@ -355,7 +452,9 @@ FIVE = {f"p{i}": 5 for i in range(12)}  # repeats of each pin
 QUIET = dict.fromkeys(FIVE, 0.0)  # and its noise
 
 
-def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within_the_pins_noise_are_none() -> None:
+def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within_the_pins_noise_are_none() -> (
+    None
+):
     noise = dict.fromkeys(FIVE, 0.02)
     assert judge_shift({name: [0.02, 0.01, 0.02] for name in FIVE}, noise, FIVE).shifted is False
     result = judge_shift({name: [0.2] * 3 for name in FIVE}, noise, FIVE)
@@ -372,22 +471,34 @@ def test_one_probe_alone_never_makes_a_shift() -> None:
 def test_too_few_probes_rounds_or_repeats_say_nothing_at_all() -> None:
     assert judge_shift({"p0": [1.0, 1.0], "p1": [1.0, 1.0]}, QUIET, FIVE).shifted is None
     assert judge_shift({name: [1.0] for name in FIVE}, QUIET, FIVE).shifted is None
-    assert judge_shift({name: [1.0] * 3 for name in FIVE}, QUIET, dict.fromkeys(FIVE, 2)).shifted is None
+    assert (
+        judge_shift({name: [1.0] * 3 for name in FIVE}, QUIET, dict.fromkeys(FIVE, 2)).shifted
+        is None
+    )
 
 
 def test_a_pin_whose_noise_is_not_known_takes_no_part() -> None:
-    assert judge_shift({name: [1.0] * 3 for name in FIVE}, dict.fromkeys(FIVE, None), FIVE).shifted is None
+    assert (
+        judge_shift({name: [1.0] * 3 for name in FIVE}, dict.fromkeys(FIVE, None), FIVE).shifted
+        is None
+    )
 
 
 def test_the_tail_is_that_of_the_binomial_distribution() -> None:
     assert binomial_tail(12, 0, 0.2) == 1.0
     assert binomial_tail(3, 3, 0.5) == pytest.approx(0.125)
     assert binomial_tail(10, 8, 0.5) == pytest.approx(56 / 1024)
-    assert (binomial_tail(5, 6, 0.5), binomial_tail(5, 1, 0.0), binomial_tail(5, 5, 1.0)) == (0.0, 0.0, 1.0)
+    assert (binomial_tail(5, 6, 0.5), binomial_tail(5, 1, 0.0), binomial_tail(5, 5, 1.0)) == (
+        0.0,
+        0.0,
+        1.0,
+    )
     assert 0.4 < binomial_tail(20_000, 10_000, 0.5) < 0.6
 
 
-def test_pins_that_move_by_themselves_as_far_as_other_weights_would_move_them_say_nothing_instead_of_no() -> None:
+def test_pins_that_move_by_themselves_as_far_as_other_weights_would_move_them_say_nothing_instead_of_no() -> (
+    None
+):
     shifts = {name: [0.72] * 3 for name in FIVE}
     assert judge_shift(shifts, dict.fromkeys(FIVE, 1.5), FIVE).shifted is None
     assert judge_shift(shifts, dict.fromkeys(FIVE, 0.3), FIVE).shifted is True
@@ -401,13 +512,21 @@ def test_moves_within_twice_the_floor_never_alarm(values: list[float]) -> None:
 
 def test_a_shift_needs_samples_that_had_the_server_to_themselves() -> None:
     pins = {1: pin(replace(output(*WORDS), count=5), noise=0.001)}
-    moved = [sample(Verdict.PASS, r, probe=f"p{i}", logprob_shift=0.5) for i in range(6) for r in range(3)]
+    moved = [
+        sample(Verdict.PASS, r, probe=f"p{i}", logprob_shift=0.5)
+        for i in range(6)
+        for r in range(3)
+    ]
     shifted = judge_model_shift("t", moved, pins)
     assert shifted is not None
     assert shifted.evidence["probes"] == 6
     own = [replace(probe(), name=f"p{i}") for i in range(6)]
     assert found(own, moved, pins) == [shifted]
-    for fields in ({"other_generation_tokens": 50.0}, {"other_generation_tokens": None, "running": None}, {"stale": True}):
+    for fields in (
+        {"other_generation_tokens": 50.0},
+        {"other_generation_tokens": None, "running": None},
+        {"stale": True},
+    ):
         others = [replace(s, **fields) for s in moved]  # type: ignore[arg-type]
         assert judge_model_shift("t", others, pins) is None
         assert found(own, others, pins) == []
@@ -416,5 +535,9 @@ def test_a_shift_needs_samples_that_had_the_server_to_themselves() -> None:
 def test_the_two_runs_with_one_salt_are_one_witness_of_a_shift() -> None:
     pins = {1: pin(replace(output(*WORDS), count=5), noise=0.001)}
     twice = [replace(probe(), name=f"p{i}", same_salt_twice=True) for i in range(3)]
-    moved = [sample(Verdict.PASS, r, probe=each.name, logprob_shift=0.5) for each in with_second_runs(twice) for r in range(3)]
+    moved = [
+        sample(Verdict.PASS, r, probe=each.name, logprob_shift=0.5)
+        for each in with_second_runs(twice)
+        for r in range(3)
+    ]
     assert found(twice, moved, pins) == []

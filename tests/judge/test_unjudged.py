@@ -17,25 +17,38 @@ def runs(*said: Verdict | Outcome) -> list[Sample]:
     """One run a minute: a finished answer with this verdict, or a run without an answer."""
     made = []
     for minute, one in enumerate(said):
-        how = {"verdict": one} if isinstance(one, Verdict) else {"outcome": one, "verdict": Verdict.UNKNOWN, "output": None}
+        how = (
+            {"verdict": one}
+            if isinstance(one, Verdict)
+            else {"outcome": one, "verdict": Verdict.UNKNOWN, "output": None}
+        )
         made.append(a_sample(started_at=NOON + timedelta(minutes=minute), **how))
     return made
 
 
 def found(probe: Probe, *said: Verdict | Outcome) -> list[Finding]:
-    return judge_unjudged("local", [probe], runs(*said), lambda _: "the answer could not be judged (TypeError: …)")
+    return judge_unjudged(
+        "local", [probe], runs(*said), lambda _: "the answer could not be judged (TypeError: …)"
+    )
 
 
 def test_a_probe_that_says_pinned_and_has_no_pin_is_told_with_the_command_that_mends_it() -> None:
     (finding,) = found(PINNED, Verdict.PASS, *[Verdict.UNPINNED] * 3)
-    assert (finding.kind, finding.subject, finding.severity) == (Kind.UNKNOWN_LASTING, "sky", Severity.WARNING)
+    assert (finding.kind, finding.subject, finding.severity) == (
+        Kind.UNKNOWN_LASTING,
+        "sky",
+        Severity.WARNING,
+    )
     assert finding.summary == (
-        "the answers of sky on local have not been judged since 2026-03-01 12:01 UTC: no pin holds for its present text; "
+        "the answers of sky on local have not been judged since 2026-03-01 12:01 UTC: no pin "
+        "holds for its present text; "
         '`vllm-canary pin sky --target local --reason "…"` records one'
     )
 
 
-def test_answers_that_no_judge_can_read_are_told_with_the_reason_also_where_nothing_is_pinned() -> None:
+def test_answers_that_no_judge_can_read_are_told_with_the_reason_also_where_nothing_is_pinned() -> (
+    None
+):
     (finding,) = found(PLAIN, *[Verdict.UNKNOWN] * 3)
     assert finding.summary.endswith("UTC: the answer could not be judged (TypeError: …)")
 
@@ -49,8 +62,17 @@ def test_a_probe_that_asks_for_no_pin_may_stay_unpinned() -> None:
     assert found(PLAIN, *[Verdict.UNPINNED] * 9) == []
 
 
-def test_a_queue_between_them_changes_nothing_and_answers_that_do_not_come_are_told_by_another_judge() -> None:
-    (finding,) = found(PINNED, Verdict.UNPINNED, Outcome.QUEUE_CAP, Verdict.UNPINNED, Outcome.CANCELLED, Verdict.UNPINNED)
+def test_a_queue_between_them_changes_nothing_and_answers_that_do_not_come_are_told_by_another_judge() -> (
+    None
+):
+    (finding,) = found(
+        PINNED,
+        Verdict.UNPINNED,
+        Outcome.QUEUE_CAP,
+        Verdict.UNPINNED,
+        Outcome.CANCELLED,
+        Verdict.UNPINNED,
+    )
     assert finding.evidence["runs"] == 3
     no_answer = runs(*[Verdict.UNPINNED] * 3, *[Outcome.HTTP_ERROR] * 3)
     assert judge_unjudged("local", [PINNED], no_answer, lambda _: None) == []

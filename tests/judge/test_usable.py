@@ -17,7 +17,9 @@ def samples(count: int, **changes: object) -> list[Sample]:
     return [a_sample(**changes) for _ in range(count)]
 
 
-def rate(found: list[Sample], before: list[Sample] | None = None, **phrases: tuple[str, ...] | None) -> Usable:
+def rate(
+    found: list[Sample], before: list[Sample] | None = None, **phrases: tuple[str, ...] | None
+) -> Usable:
     return usable(found, before or [], phrases)[KEY]
 
 
@@ -26,7 +28,15 @@ def test_a_refusal_is_known_from_what_stands_after_its_beginning(text: str) -> N
     assert is_refusal(text)
 
 
-@pytest.mark.parametrize("text", [SORRY, "As an AI language model, I …", "I don’t have enough information to say.", "i'm unable to"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        SORRY,
+        "As an AI language model, I …",
+        "I don’t have enough information to say.",
+        "i'm unable to",
+    ],
+)
 def test_refusals_are_known_by_their_words_however_they_are_written(text: str) -> None:
     assert is_refusal(text)
 
@@ -48,9 +58,17 @@ def test_what_only_looks_like_one_is_none(text: str) -> None:
 
 
 def test_refusals_wrong_answers_and_no_answers_are_counted_apart_and_summed() -> None:
-    wrong, none = samples(2, verdict=Verdict.FAIL), samples(3, outcome=Outcome.QUEUE_CAP, output=None)
+    wrong, none = (
+        samples(2, verdict=Verdict.FAIL),
+        samples(3, outcome=Outcome.QUEUE_CAP, output=None),
+    )
     found = rate([*samples(14), *samples(1, output=SORRY), *wrong, *none])
-    assert (found.count, found.abstained, found.retried, found.rate) == (20, 1, 5, pytest.approx(0.3))
+    assert (found.count, found.abstained, found.retried, found.rate) == (
+        20,
+        1,
+        5,
+        pytest.approx(0.3),
+    )
 
 
 def test_a_refusal_that_also_fails_its_condition_is_counted_once() -> None:
@@ -77,10 +95,18 @@ def test_a_share_that_rises_is_said_and_one_that_scatters_is_not() -> None:
     risen = rate([*samples(85), *samples(15, output=SORRY)], [*good, *bad])
     assert (risen.rising, risen.before) == (True, pytest.approx(0.05))
     assert rate([*samples(99), *samples(1, output=SORRY)], samples(100)).rising is False
-    assert rate([*samples(50), *samples(50, output=SORRY)]).rising is False  # nothing to compare with
+    assert (
+        rate([*samples(50), *samples(50, output=SORRY)]).rising is False
+    )  # nothing to compare with
     assert rate(samples(9)).before is None
 
 
 def test_classes_and_phases_are_never_mixed() -> None:
-    found = usable([*samples(2), *samples(3, phase=Phase.COLD), *samples(1, traffic_class="batch")], [], {})
-    assert {key: one.count for key, one in found.items()} == {KEY: 2, ("local", "chat", "cold"): 3, ("local", "batch", "warm"): 1}
+    found = usable(
+        [*samples(2), *samples(3, phase=Phase.COLD), *samples(1, traffic_class="batch")], [], {}
+    )
+    assert {key: one.count for key, one in found.items()} == {
+        KEY: 2,
+        ("local", "chat", "cold"): 3,
+        ("local", "batch", "warm"): 1,
+    }

@@ -32,7 +32,9 @@ def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     # A copy for each test: loaded under another path it is another library, with no session open.
     library = ctypes.CDLL(shutil.copy(nvml_library, tmp_path))
     monkeypatch.setattr(pynvml, "nvmlLib", library)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})  # else the functions of the last library stay
+    monkeypatch.setattr(
+        pynvml, "_nvmlGetFunctionPointer_cache", {}
+    )  # else the functions of the last library stay
     monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
     stub = StubNvml(tmp_path)
     monkeypatch.setenv("NVMLSTUB_STATE", str(stub.state))
@@ -53,7 +55,9 @@ def no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def start_watch() -> Iterator[StartWatch]:
-    """Starts a watch with short times. Every one is stopped at the end, also of a test that failed: it would read on in the next."""
+    """Starts a watch with short times. Every one is stopped at the end, also of a test that failed:
+    it would read on in the next.
+    """
     watches: list[GpuWatch] = []
 
     def start(gpus: Literal["auto", "none"] | Sequence[str] = "auto", **settings: Any) -> GpuWatch:

@@ -13,7 +13,8 @@ from pathlib import Path
 TLS = Path(__file__).parent / "tls"
 CA_FILE = str(TLS / "ca.pem")
 
-#: What the peer does: it sends pieces, `pause` waits between them; the times at which pieces left are kept.
+#: What the peer does: it sends pieces, `pause` waits between them; the times at which pieces left
+#: are kept.
 Script = Callable[["Peer"], None]
 
 
@@ -43,13 +44,22 @@ class Peer:
         while b"\r\n\r\n" not in data:
             data += self._read()
         head, _, body = data.partition(b"\r\n\r\n")
-        length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")), 0)
+        length = next(
+            (
+                int(line.split(b":")[1])
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length")
+            ),
+            0,
+        )
         while len(body) < length:
             body += self._read()
         return head + b"\r\n\r\n" + body
 
     def send(self, *events: bytes, halves_apart_s: float = 0.0) -> None:
-        """All events in one piece: one TLS record, or one packet. With `halves_apart_s` its second half leaves later."""
+        """All events in one piece: one TLS record, or one packet. With `halves_apart_s` its second
+        half leaves later.
+        """
         data = b"".join(events)
         if self._tls:
             self._inside.write(data)
@@ -84,7 +94,9 @@ class Peer:
 
 @contextmanager
 def peer(script: Script, tls: bool = False) -> Iterator[tuple[str, list[Peer]]]:
-    """Serves one connection by a script; hands out the address and, once it was accepted, the connection."""
+    """Serves one connection by a script; hands out the address and, once it was accepted, the
+    connection.
+    """
     accepted: list[Peer] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(10)

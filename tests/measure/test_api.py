@@ -65,7 +65,9 @@ async def test_the_cards_of_two_calls_are_equal_though_the_server_dates_each_ane
         assert await api.models(one) == await api.models(other)
 
 
-async def test_a_prompt_has_the_length_that_the_server_will_see(standin: StandIn, http: httpx.AsyncClient) -> None:
+async def test_a_prompt_has_the_length_that_the_server_will_see(
+    standin: StandIn, http: httpx.AsyncClient
+) -> None:
     chat = await api.prompt_length(http, CHAT, "tiny-canary")
     standin.state.template_salt = "You are kind."
     assert await api.prompt_length(http, CHAT, "tiny-canary") == chat + 3
@@ -83,7 +85,9 @@ async def test_a_prompt_has_the_length_that_the_server_will_see(standin: StandIn
     ],
     ids=["no list", "a list", "html", "no count"],
 )
-async def test_an_answer_of_another_shape_is_refused_with_a_sentence(call: Callable[..., Any], body: Any) -> None:
+async def test_an_answer_of_another_shape_is_refused_with_a_sentence(
+    call: Callable[..., Any], body: Any
+) -> None:
     async with answering(body) as http:
         with pytest.raises(api.ServerRefusedError, match="answers"):
             await call(http)
@@ -99,16 +103,25 @@ async def test_a_card_without_length_or_root_leaves_them_unknown() -> None:
         assert await api.models(http) == (api.ModelCard("m", None, None, None),)
 
 
-async def test_a_missing_key_is_told_with_its_mend_and_as_the_users_to_mend(standin: StandIn, http: httpx.AsyncClient) -> None:
+async def test_a_missing_key_is_told_with_its_mend_and_as_the_users_to_mend(
+    standin: StandIn, http: httpx.AsyncClient
+) -> None:
     standin.state.api_key = KEY
     with pytest.raises(api.ServerRefusedError) as told:
         await api.models(http)
-    assert str(told.value) == "the server answered HTTP 401: Unauthorized; give the API key with api_key_env or api_key_file"
+    assert str(told.value) == (
+        "the server answered HTTP 401: Unauthorized; give the API key with api_key_env or "
+        "api_key_file"
+    )
     assert (told.value.status, told.value.exit_code) == (401, 2)
 
 
-@pytest.mark.parametrize(("status", "exit_code"), [(401, 2), (403, 2), (404, 2), (429, 3), (500, 3), (503, 3)])
-async def test_what_the_user_can_mend_ends_with_2_and_the_rest_with_3(status: int, exit_code: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "exit_code"), [(401, 2), (403, 2), (404, 2), (429, 3), (500, 3), (503, 3)]
+)
+async def test_what_the_user_can_mend_ends_with_2_and_the_rest_with_3(
+    status: int, exit_code: int
+) -> None:
     async with answering({"error": {"message": "no"}}, status) as http:
         with pytest.raises(api.ServerRefusedError) as told:
             await api.version(http)
@@ -117,20 +130,29 @@ async def test_what_the_user_can_mend_ends_with_2_and_the_rest_with_3(status: in
 
 async def test_an_error_page_is_told_in_one_line() -> None:
     async with answering(b"<html>\n<h1>502 Bad Gateway</h1>\n</html>", 502) as http:
-        with pytest.raises(api.ServerRefusedError, match=r"^the server answered HTTP 502: <html> <h1>502 Bad Gateway</h1> </html>$"):
+        with pytest.raises(
+            api.ServerRefusedError,
+            match=r"^the server answered HTTP 502: <html> <h1>502 Bad Gateway</h1> </html>$",
+        ):
             await api.version(http)
 
 
-async def test_a_server_that_is_gone_is_unreachable_at_its_address(standin: StandIn, http: httpx.AsyncClient) -> None:
+async def test_a_server_that_is_gone_is_unreachable_at_its_address(
+    standin: StandIn, http: httpx.AsyncClient
+) -> None:
     await standin.stop()
-    with pytest.raises(api.ServerUnreachableError, match=f"the server at {standin.url}.* cannot be reached") as told:
+    with pytest.raises(
+        api.ServerUnreachableError, match=f"the server at {standin.url}.* cannot be reached"
+    ) as told:
         await api.version(http)
     assert told.value.exit_code == 3
 
 
 async def test_a_server_that_does_not_answer_is_given_up(unanswering: str) -> None:
     async with client(unanswering, None) as http:
-        with pytest.raises(api.ServerUnreachableError, match=r"no answer to /version within 0\.2 s"):
+        with pytest.raises(
+            api.ServerUnreachableError, match=r"no answer to /version within 0\.2 s"
+        ):
             await api.get_json(http, "/version", timeout_s=0.2)
 
 
@@ -146,7 +168,9 @@ async def unanswering() -> AsyncIterator[str]:
     await server.wait_closed()
 
 
-async def test_the_key_opens_the_api_and_is_shown_nowhere(standin: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_key_opens_the_api_and_is_shown_nowhere(
+    standin: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     standin.state.api_key = KEY
     async with client(standin.url, Secret(KEY)) as http:
@@ -158,7 +182,13 @@ async def test_the_key_opens_the_api_and_is_shown_nowhere(standin: StandIn, capl
         await standin.stop()
         with pytest.raises(api.ServerUnreachableError) as unreachable:
             await api.models(http)
-    shown += [str(refused.value), repr(refused.value), str(unreachable.value), repr(unreachable.value), caplog.text]
+    shown += [
+        str(refused.value),
+        repr(refused.value),
+        str(unreachable.value),
+        repr(unreachable.value),
+        caplog.text,
+    ]
     assert not [text for text in shown if KEY in text]
 
 
@@ -195,7 +225,11 @@ async def test_a_count_that_is_none_is_refused(count: Any) -> None:
 
 
 async def test_names_of_models_are_texts_that_can_be_kept() -> None:
-    cards = [{"id": {"a": 1}}, {"id": None}, {"id": "m\ud83d\x00", "root": ["x"], "max_model_len": 10**400}]
+    cards = [
+        {"id": {"a": 1}},
+        {"id": None},
+        {"id": "m\ud83d\x00", "root": ["x"], "max_model_len": 10**400},
+    ]
     async with answering({"data": cards}) as http:
         assert await api.models(http) == (api.ModelCard("m\ufffd\ufffd", None, None, None),)
 
@@ -206,7 +240,9 @@ async def test_a_servers_own_words_are_told_short_and_printable() -> None:
             await api.version(http)
     assert str(told.value).isprintable()
     assert len(str(told.value)) < 400
-    cards = tuple(api.ModelCard(f"\x1b[2J{n}" + "x" * 1000, str(n), None, None) for n in range(1000))
+    cards = tuple(
+        api.ModelCard(f"\x1b[2J{n}" + "x" * 1000, str(n), None, None) for n in range(1000)
+    )
     with pytest.raises(api.SeveralModelsError) as several:
         api.the_one_model("http://server", cards)
     assert str(several.value).isprintable()
@@ -221,7 +257,9 @@ async def test_an_answer_that_drips_for_ever_is_given_up_when_its_time_is_over()
 
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=drip()))
     async with httpx.AsyncClient(base_url="http://server", transport=transport) as http:
-        with pytest.raises(api.ServerUnreachableError, match=r"no answer to /version within 0\.2 s"):
+        with pytest.raises(
+            api.ServerUnreachableError, match=r"no answer to /version within 0\.2 s"
+        ):
             await api.get_json(http, "/version", timeout_s=0.2)
 
 

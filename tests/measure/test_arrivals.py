@@ -1,4 +1,6 @@
-"""When bytes came: by the kernel's clock where it tells, by ours elsewhere; never before they were there, never after they were read."""
+"""When bytes came: by the kernel's clock where it tells, by ours elsewhere; never before they were
+there, never after they were read.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.measure import arrivals, dial
-from monitor.measure.arrivals import ARRIVED, CLOCKS_APART_NS, FIRST_WRITE, SO_TIMESTAMPING, Backend, stamp
+from monitor.measure.arrivals import (
+    ARRIVED,
+    CLOCKS_APART_NS,
+    FIRST_WRITE,
+    SO_TIMESTAMPING,
+    Backend,
+    stamp,
+)
 
 HOUR_NS = 3600 * 10**9
 kernel_tells = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's stamps are Linux's")
@@ -31,7 +40,9 @@ def listener() -> Iterator[socket.socket]:
 
 
 @asynccontextmanager
-async def connected(listener: socket.socket) -> AsyncIterator[tuple[httpcore.AsyncNetworkStream, socket.socket]]:
+async def connected(
+    listener: socket.socket,
+) -> AsyncIterator[tuple[httpcore.AsyncNetworkStream, socket.socket]]:
     """A connection of ours and the other end of it."""
     connection = await Backend().connect_tcp("127.0.0.1", listener.getsockname()[1], timeout=5)
     peer, _ = listener.accept()
@@ -51,11 +62,19 @@ async def awake(connection: httpcore.AsyncNetworkStream, peer: socket.socket) ->
 
 def told(wall_ns: int) -> list[tuple[int, int, bytes]]:
     """What the kernel tells beside the bytes."""
-    return [(socket.SOL_SOCKET, SO_TIMESTAMPING, struct.pack("@llllll", *divmod(wall_ns, 10**9), 0, 0, 0, 0))]
+    return [
+        (
+            socket.SOL_SOCKET,
+            SO_TIMESTAMPING,
+            struct.pack("@llllll", *divmod(wall_ns, 10**9), 0, 0, 0, 0),
+        )
+    ]
 
 
 @kernel_tells
-async def test_bytes_are_stamped_when_they_came_and_not_when_a_busy_loop_read_them(listener: socket.socket) -> None:
+async def test_bytes_are_stamped_when_they_came_and_not_when_a_busy_loop_read_them(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, peer):
         await awake(connection, peer)
         reading = asyncio.create_task(connection.read(100))
@@ -67,7 +86,9 @@ async def test_bytes_are_stamped_when_they_came_and_not_when_a_busy_loop_read_th
         assert connection.get_extra_info(ARRIVED) < left + 50_000_000
 
 
-@pytest.mark.parametrize("system", ["another system", "a sandbox that refuses", "a kernel that tells nothing"])
+@pytest.mark.parametrize(
+    "system", ["another system", "a sandbox that refuses", "a kernel that tells nothing"]
+)
 async def test_where_the_kernel_does_not_tell_the_moment_of_reading_serves(
     system: str, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +106,9 @@ async def test_where_the_kernel_does_not_tell_the_moment_of_reading_serves(
             assert before <= connection.get_extra_info(ARRIVED) <= time.monotonic_ns()
 
 
-async def test_no_mark_is_before_the_first_write_and_each_is_after_the_last(listener: socket.socket) -> None:
+async def test_no_mark_is_before_the_first_write_and_each_is_after_the_last(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, peer):
         await connection.write(b"ask")
         marks = [connection.get_extra_info(FIRST_WRITE)]
@@ -97,9 +120,14 @@ async def test_no_mark_is_before_the_first_write_and_each_is_after_the_last(list
         assert marks[-1] <= time.monotonic_ns()
 
 
-async def test_the_first_write_is_kept_and_nothing_is_known_before_it(listener: socket.socket) -> None:
+async def test_the_first_write_is_kept_and_nothing_is_known_before_it(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, _):
-        assert (connection.get_extra_info(FIRST_WRITE), connection.get_extra_info(ARRIVED)) == (None, None)
+        assert (connection.get_extra_info(FIRST_WRITE), connection.get_extra_info(ARRIVED)) == (
+            None,
+            None,
+        )
         await connection.write(b"")
         assert connection.get_extra_info(FIRST_WRITE) is None
         before = time.monotonic_ns()
@@ -138,7 +166,10 @@ def test_clocks_that_drift_apart_a_little_do_not_turn_the_order_of_marks() -> No
     assert stamp(told(wall - 10_000_000 - CLOCKS_APART_NS // 2), last) == last
 
 
-@pytest.mark.parametrize("ancillary", [[], [(socket.SOL_SOCKET, 1, b"x" * 48)], [(socket.SOL_SOCKET, SO_TIMESTAMPING, b"short")]])
+@pytest.mark.parametrize(
+    "ancillary",
+    [[], [(socket.SOL_SOCKET, 1, b"x" * 48)], [(socket.SOL_SOCKET, SO_TIMESTAMPING, b"short")]],
+)
 def test_without_a_stamp_it_is_now(ancillary: Any) -> None:
     now = time.monotonic_ns()
     assert now <= stamp(ancillary, 0) <= time.monotonic_ns()
@@ -146,7 +177,9 @@ def test_without_a_stamp_it_is_now(ancillary: Any) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-2 * HOUR_NS, 2 * HOUR_NS), max_size=20))
-def test_whatever_the_kernel_tells_marks_are_in_order_and_never_in_the_future(offsets_ns: list[int]) -> None:
+def test_whatever_the_kernel_tells_marks_are_in_order_and_never_in_the_future(
+    offsets_ns: list[int],
+) -> None:
     last = began = time.monotonic_ns()
     for offset_ns in offsets_ns:
         mark = stamp(told(max(0, time.time_ns() + offset_ns)), last)
@@ -160,7 +193,9 @@ async def test_the_end_of_a_connection_reads_as_empty(listener: socket.socket) -
         assert await connection.read(100) == b""
 
 
-async def test_a_reset_is_a_read_error_and_writing_after_it_a_write_error(listener: socket.socket) -> None:
+async def test_a_reset_is_a_read_error_and_writing_after_it_a_write_error(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, peer):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
@@ -170,7 +205,9 @@ async def test_a_reset_is_a_read_error_and_writing_after_it_a_write_error(listen
             await connection.write(b"x")
 
 
-async def test_a_silent_peer_ends_the_wait_with_its_time_and_not_the_connection(listener: socket.socket) -> None:
+async def test_a_silent_peer_ends_the_wait_with_its_time_and_not_the_connection(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, peer):
         with pytest.raises(httpcore.ReadTimeout):
             await connection.read(100, timeout=0.05)
@@ -178,13 +215,17 @@ async def test_a_silent_peer_ends_the_wait_with_its_time_and_not_the_connection(
         assert await connection.read(100, timeout=5) == b"late"
 
 
-async def test_a_peer_that_does_not_read_ends_a_long_write_with_its_time(listener: socket.socket) -> None:
+async def test_a_peer_that_does_not_read_ends_a_long_write_with_its_time(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, _):
         with pytest.raises(httpcore.WriteTimeout):
             await connection.write(b"x" * 50_000_000, timeout=0.1)
 
 
-async def test_whoever_waits_for_bytes_is_told_when_the_connection_is_let_go(listener: socket.socket) -> None:
+async def test_whoever_waits_for_bytes_is_told_when_the_connection_is_let_go(
+    listener: socket.socket,
+) -> None:
     async with connected(listener) as (connection, _):
         waiting = asyncio.create_task(connection.read(100))
         await asyncio.sleep(0.02)
@@ -194,7 +235,9 @@ async def test_whoever_waits_for_bytes_is_told_when_the_connection_is_let_go(lis
         await connection.aclose()  # a second time is nothing
 
 
-async def test_a_connection_that_is_let_go_ends_with_a_farewell_also_where_something_was_unread(listener: socket.socket) -> None:
+async def test_a_connection_that_is_let_go_ends_with_a_farewell_also_where_something_was_unread(
+    listener: socket.socket,
+) -> None:
     """A reset would stand in a gateway's log as a fault."""
     async with connected(listener) as (connection, peer):
         peer.sendall(b"0\r\n\r\n")
@@ -204,7 +247,9 @@ async def test_a_connection_that_is_let_go_ends_with_a_farewell_also_where_somet
         assert peer.recv(100) == b""
 
 
-async def test_a_peer_that_never_pauses_does_not_keep_the_loop_from_others(listener: socket.socket) -> None:
+async def test_a_peer_that_never_pauses_does_not_keep_the_loop_from_others(
+    listener: socket.socket,
+) -> None:
     stop = threading.Event()
 
     def flood(peer: socket.socket) -> None:
@@ -235,7 +280,9 @@ async def test_a_peer_that_never_pauses_does_not_keep_the_loop_from_others(liste
     assert turns > 10
 
 
-async def test_a_port_where_nobody_listens_is_a_connect_error_in_the_systems_words(listener: socket.socket) -> None:
+async def test_a_port_where_nobody_listens_is_a_connect_error_in_the_systems_words(
+    listener: socket.socket,
+) -> None:
     port = listener.getsockname()[1]
     listener.close()
     with pytest.raises(httpcore.ConnectError, match="Connection refused"):
@@ -251,7 +298,9 @@ async def test_a_name_that_nobody_knows_is_a_connect_error(monkeypatch: pytest.M
         await Backend().connect_tcp("nobody.test", 80, timeout=5)
 
 
-async def test_an_address_that_does_not_answer_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_does_not_answer_ends_with_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def silent(*_: Any) -> socket.socket:
         await asyncio.sleep(60)
         raise AssertionError
@@ -273,7 +322,9 @@ def addresses(monkeypatch: pytest.MonkeyPatch, *found: Address) -> None:
     monkeypatch.setattr(dial, "_addresses", answer)
 
 
-async def test_an_address_that_refuses_is_followed_by_the_next(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_refuses_is_followed_by_the_next(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         refusing = other.getsockname()
     addresses(monkeypatch, (socket.AF_INET, refusing), (socket.AF_INET, listener.getsockname()))
@@ -296,7 +347,9 @@ async def test_an_address_that_is_silent_is_not_waited_for_and_is_let_go(
         return await really(family, address)
 
     monkeypatch.setattr(dial, "_connect", connect)
-    addresses(monkeypatch, (socket.AF_INET6, ("silent", 80)), (socket.AF_INET, listener.getsockname()))
+    addresses(
+        monkeypatch, (socket.AF_INET6, ("silent", 80)), (socket.AF_INET, listener.getsockname())
+    )
     began = time.monotonic()
     sock = await dial.connected_socket("two.test", 80)
     assert time.monotonic() - began < 10
@@ -304,7 +357,9 @@ async def test_an_address_that_is_silent_is_not_waited_for_and_is_let_go(
     sock.close()
 
 
-async def test_of_two_that_answer_at_once_one_is_kept_and_the_other_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_that_answer_at_once_one_is_kept_and_the_other_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = {"one": socket.socket(), "two": socket.socket()}
     both = asyncio.Event()
 
@@ -323,7 +378,9 @@ async def test_of_two_that_answer_at_once_one_is_kept_and_the_other_closed(monke
     kept.close()
 
 
-async def test_a_literal_address_asks_nobody(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_literal_address_asks_nobody(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a literal address was looked up")
 

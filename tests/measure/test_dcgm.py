@@ -12,11 +12,17 @@ from monitor.measure.dcgm import DcgmSession, missing_proof, parse_dcgm
 from monitor.model import GpuReading
 
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
-LABELS = 'gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",Hostname="node",DCGM_FI_DRIVER_VERSION="580.126.09"'
+LABELS = (
+    'gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H100 80GB '
+    'HBM3",Hostname="node",DCGM_FI_DRIVER_VERSION="580.126.09"'
+)
 
 
 def page(**values: float) -> str:
-    lines = [f"# HELP {name} x\n# TYPE {name} gauge\n{name}{{{LABELS}}} {value}" for name, value in values.items()]
+    lines = [
+        f"# HELP {name} x\n# TYPE {name} gauge\n{name}{{{LABELS}}} {value}"
+        for name, value in values.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -40,8 +46,12 @@ class Exporter:
 
     def __init__(self, text: str, status: int = 200) -> None:
         self.text, self.status, self.now_s = text, status, 0.0
-        transport = httpx.MockTransport(lambda _request: httpx.Response(self.status, text=self.text))
-        self.session = DcgmSession("http://gpu-1:9400/metrics", httpx.Client(transport=transport), lambda: self.now_s)
+        transport = httpx.MockTransport(
+            lambda _request: httpx.Response(self.status, text=self.text)
+        )
+        self.session = DcgmSession(
+            "http://gpu-1:9400/metrics", httpx.Client(transport=transport), lambda: self.now_s
+        )
 
     def read(self, second: int) -> GpuReading:
         self.now_s = float(second)
@@ -73,9 +83,18 @@ def test_the_new_names_with_their_new_units_come_in_our_units_too() -> None:
 
 
 def test_what_a_card_does_not_offer_is_unknown_and_not_dcgms_huge_number() -> None:
-    text = page(DCGM_FI_DEV_GPU_TEMP=54, DCGM_FI_DEV_MEMORY_TEMP=0x7FFFFFF0, DCGM_FI_DEV_POWER_USAGE=float("nan"))
+    text = page(
+        DCGM_FI_DEV_GPU_TEMP=54,
+        DCGM_FI_DEV_MEMORY_TEMP=0x7FFFFFF0,
+        DCGM_FI_DEV_POWER_USAGE=float("nan"),
+    )
     values = parse_dcgm(text)["GPU-a"].values
-    assert (values["temp_c"], values["mem_temp_c"], values["power_w"], values["margin_c"]) == (54, None, None, None)
+    assert (values["temp_c"], values["mem_temp_c"], values["power_w"], values["margin_c"]) == (
+        54,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_page_that_has_not_moved_on_is_the_same_look_with_its_age() -> None:
@@ -110,7 +129,8 @@ def test_an_exporter_with_its_default_counters_is_told_what_to_enable_to_prove_h
     exporter = Exporter(page(DCGM_FI_DEV_GPU_TEMP=54, DCGM_FI_DEV_SM_CLOCK=1830))
     exporter.session.open()
     assert missing_proof(exporter.read(10)) == (
-        "heat cannot be proved as a cause: enable DCGM_FI_DEV_CLOCKS_EVENT_REASONS, DCGM_FI_DEV_THERMAL_VIOLATION, "
+        "heat cannot be proved as a cause: enable DCGM_FI_DEV_CLOCKS_EVENT_REASONS, "
+        "DCGM_FI_DEV_THERMAL_VIOLATION, "
         "DCGM_FI_DEV_POWER_VIOLATION in the DCGM exporter's list of counters"
     )
     whole = Exporter(page(**CLASSIC))
@@ -119,5 +139,8 @@ def test_an_exporter_with_its_default_counters_is_told_what_to_enable_to_prove_h
 
 
 def test_instances_of_a_divided_card_do_not_become_cards_of_their_own() -> None:
-    parts = "\n".join(f'DCGM_FI_DEV_GPU_TEMP{{{LABELS},GPU_I_ID="{i}",GPU_I_PROFILE="1g.10gb"}} 54' for i in (1, 2))
+    parts = "\n".join(
+        f'DCGM_FI_DEV_GPU_TEMP{{{LABELS},GPU_I_ID="{i}",GPU_I_PROFILE="1g.10gb"}} 54'
+        for i in (1, 2)
+    )
     assert list(parse_dcgm(f"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n{parts}\n")) == ["GPU-a"]

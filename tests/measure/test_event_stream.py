@@ -1,4 +1,6 @@
-"""Bytes of a stream become the same answer however the network cuts them, and no bytes at all bring the reader down."""
+"""Bytes of a stream become the same answer however the network cuts them, and no bytes at all bring
+the reader down.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DIALECTS = {
     "as captured": lambda raw: raw,
     "CR LF": lambda raw: raw.replace(b"\n", b"\r\n"),
     "CR": lambda raw: raw.replace(b"\n", b"\r"),
-    "keep-alives": lambda raw: b": keep-alive\n\n" + raw.replace(b"\n\n", b"\n\n:\n: keep-alive\n\n"),
+    "keep-alives": lambda raw: (
+        b": keep-alive\n\n" + raw.replace(b"\n\n", b"\n\n:\n: keep-alive\n\n")
+    ),
     "other fields": lambda raw: raw.replace(b"data: ", b"event: message\nid: 7\nretry: 10\ndata: "),
     "no blank after the colon": lambda raw: raw.replace(b"data: ", b"data:"),
 }
@@ -46,7 +50,9 @@ def pieces_of(raw: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 def said(answer: Answer) -> dict[str, Any]:
     """Everything but the times."""
-    return {name: getattr(answer, name) for name in Answer.__slots__ if name not in TIMES} | {"tokens": answer.tokens_received}
+    return {name: getattr(answer, name) for name in Answer.__slots__ if name not in TIMES} | {
+        "tokens": answer.tokens_received
+    }
 
 
 def marks(answer: Answer) -> list[int | None]:
@@ -56,7 +62,11 @@ def marks(answer: Answer) -> list[int | None]:
 def assert_same_order(now: Sequence[int | None], one_event_a_piece: Sequence[int | None]) -> None:
     """Marks of one event stay together, and none overtakes another."""
     assert [m is None for m in now] == [m is None for m in one_event_a_piece]
-    pairs = [(a, b) for a, b in zip(now, one_event_a_piece, strict=True) if a is not None and b is not None]
+    pairs = [
+        (a, b)
+        for a, b in zip(now, one_event_a_piece, strict=True)
+        if a is not None and b is not None
+    ]
     for (now_a, was_a), (now_b, was_b) in ((x, y) for x in pairs for y in pairs):
         assert now_a <= now_b if was_a < was_b else now_a == now_b if was_a == was_b else True
 
@@ -77,14 +87,19 @@ def test_the_captured_streams_say_what_the_server_had_said() -> None:
     assert completion.text == "Guten Morgen"
     assert [entry["token"] for entry in completion.logprobs] == ["Guten", " Morgen", "</s>"]
     killed = read([STREAMS["chat_stream_engine_killed.sse"]])
-    assert killed.error == "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    assert (
+        killed.error
+        == "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", STREAMS)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_a_stream_cut_anywhere_gives_the_same_answer_and_the_same_order_of_marks(name: str, dialect: str, data: st.DataObject) -> None:
+def test_a_stream_cut_anywhere_gives_the_same_answer_and_the_same_order_of_marks(
+    name: str, dialect: str, data: st.DataObject
+) -> None:
     raw = DIALECTS[dialect](STREAMS[name])
     cuts = data.draw(st.lists(st.integers(0, len(raw)), max_size=60), label="cuts")
     whole, cut = read([raw]), read(pieces_of(raw, cuts))
@@ -137,8 +152,19 @@ def test_an_event_without_its_blank_line_is_pending_and_not_handed_out() -> None
     assert events.pending() == b"[DONE]"
 
 
-@pytest.mark.parametrize("flood", [b"data: " + b"x" * 10, b"data: " + b"x" * 10 + b"\n", b"data:\n", b"x", b": comment without an end"])
-def test_an_event_without_end_is_refused_before_it_fills_the_memory(flood: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"data: " + b"x" * 10,
+        b"data: " + b"x" * 10 + b"\n",
+        b"data:\n",
+        b"x",
+        b": comment without an end",
+    ],
+)
+def test_an_event_without_end_is_refused_before_it_fills_the_memory(
+    flood: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
     events = EventReader()
     with pytest.raises(EventTooLargeError, match="1000 bytes"):
@@ -153,24 +179,39 @@ def test_many_small_events_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from([b"data: ", b"data", b"\r", b"\n", b"\r\n", b"{", b"[DONE]", b":"]))))
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=200),
+            st.sampled_from([b"data: ", b"data", b"\r", b"\n", b"\r\n", b"{", b"[DONE]", b":"]),
+        )
+    )
+)
 def test_random_bytes_raise_nothing(pieces: list[bytes]) -> None:
     read(pieces)
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 def shaped(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """An object with vLLM's names, each missing or of its own or of any other shape."""
-    return JSON | st.fixed_dictionaries({}, optional={name: value | JSON for name, value in fields.items()})
+    return JSON | st.fixed_dictionaries(
+        {}, optional={name: value | JSON for name, value in fields.items()}
+    )
 
 
-ENTRY = shaped(token=st.text(), logprob=st.floats(), top_logprobs=st.lists(shaped(token=st.text(), logprob=st.floats()), max_size=2))
+ENTRY = shaped(
+    token=st.text(),
+    logprob=st.floats(),
+    top_logprobs=st.lists(shaped(token=st.text(), logprob=st.floats()), max_size=2),
+)
 LOGPROBS = shaped(
     content=st.lists(ENTRY, max_size=2),
     tokens=st.lists(st.text(), max_size=2),
@@ -178,7 +219,12 @@ LOGPROBS = shaped(
     top_logprobs=st.lists(st.dictionaries(st.text(), st.floats(), max_size=2) | JSON, max_size=2),
 )
 CALL = shaped(index=st.integers(), function=shaped(name=st.text(), arguments=st.text()))
-DELTA = shaped(content=st.text(), reasoning=st.text(), reasoning_content=st.text(), tool_calls=st.lists(CALL, max_size=2))
+DELTA = shaped(
+    content=st.text(),
+    reasoning=st.text(),
+    reasoning_content=st.text(),
+    tool_calls=st.lists(CALL, max_size=2),
+)
 CHOICE = shaped(
     index=st.integers(0, 1),
     delta=DELTA,
@@ -187,9 +233,17 @@ CHOICE = shaped(
     logprobs=LOGPROBS,
     finish_reason=st.sampled_from(["stop", "length"]),
 )
-USAGE = shaped(prompt_tokens=st.integers(), completion_tokens=st.integers(), prompt_tokens_details=shaped(cached_tokens=st.integers()))
+USAGE = shaped(
+    prompt_tokens=st.integers(),
+    completion_tokens=st.integers(),
+    prompt_tokens_details=shaped(cached_tokens=st.integers()),
+)
 CHUNK = shaped(
-    choices=st.lists(CHOICE, max_size=2), usage=USAGE, metrics=JSON, system_fingerprint=st.text(), error=shaped(message=st.text())
+    choices=st.lists(CHOICE, max_size=2),
+    usage=USAGE,
+    metrics=JSON,
+    system_fingerprint=st.text(),
+    error=shaped(message=st.text()),
 )
 
 

@@ -42,7 +42,12 @@ async def well(watch: GpuWatch) -> None:
 
 
 async def blind(watch: GpuWatch) -> None:
-    await until(lambda: watch.state().status == "blind" and "not been read yet" not in (watch.state().reason or ""))
+    await until(
+        lambda: (
+            watch.state().status == "blind"
+            and "not been read yet" not in (watch.state().reason or "")
+        )
+    )
 
 
 def latest(watch: GpuWatch) -> dict[str, GpuReading]:
@@ -56,7 +61,10 @@ async def test_every_card_is_read(nvml: StubNvml, start_watch: StartWatch) -> No
     nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu1.temp": 75})
     watch = start_watch()
     await well(watch)
-    assert {uuid: reading.temp_c for uuid, reading in latest(watch).items()} == {CARD_A: 61.0, CARD_B: 75.0}
+    assert {uuid: reading.temp_c for uuid, reading in latest(watch).items()} == {
+        CARD_A: 61.0,
+        CARD_B: 75.0,
+    }
     assert watch.state().reason is None
 
 
@@ -70,7 +78,9 @@ async def test_only_the_chosen_cards_are_read(nvml: StubNvml, start_watch: Start
     assert [found.uuid for found in identity.cards] == [CARD_B]
 
 
-async def test_a_watch_that_is_not_wanted_touches_no_library(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_watch_that_is_not_wanted_touches_no_library(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch("none")
     await asyncio.sleep(0.05)
     assert watch.state().status == "off"
@@ -78,7 +88,9 @@ async def test_a_watch_that_is_not_wanted_touches_no_library(nvml: StubNvml, sta
     assert nvml.calls("nvmlInitWithFlags") == 0
 
 
-async def test_before_gives_the_last_reading_of_that_moment(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_before_gives_the_last_reading_of_that_moment(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await well(watch)
     moment = time.monotonic_ns()
@@ -90,7 +102,9 @@ async def test_before_gives_the_last_reading_of_that_moment(nvml: StubNvml, star
     assert watch.before(moment - 60 * SECOND) == {}
 
 
-async def test_a_reading_is_forgotten_after_two_minutes(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_reading_is_forgotten_after_two_minutes(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await well(watch)
     watch.stop()
@@ -98,7 +112,9 @@ async def test_a_reading_is_forgotten_after_two_minutes(nvml: StubNvml, start_wa
     assert watch.before(time.monotonic_ns() + 121 * SECOND) == {}
 
 
-async def test_after_asks_for_a_reading_at_once_and_does_not_wait_for_the_next_turn(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_after_asks_for_a_reading_at_once_and_does_not_wait_for_the_next_turn(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch(interval_s=30)
     await well(watch)
     asked = time.monotonic_ns()
@@ -110,7 +126,9 @@ async def test_after_asks_for_a_reading_at_once_and_does_not_wait_for_the_next_t
 # ---- not seeing ----
 
 
-async def test_a_machine_without_the_library_is_absent_and_not_blind(no_nvml: None, start_watch: StartWatch) -> None:
+async def test_a_machine_without_the_library_is_absent_and_not_blind(
+    no_nvml: None, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await until(lambda: watch.state().status == "absent")
     since = watch.state().since
@@ -120,7 +138,9 @@ async def test_a_machine_without_the_library_is_absent_and_not_blind(no_nvml: No
     assert (watch.identity(), latest(watch), await watch.after(0)) == (None, {}, {})
 
 
-async def test_a_driver_that_is_loaded_later_is_found(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_driver_that_is_loaded_later_is_found(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"fail.nvmlInitWithFlags": 9})
     watch = start_watch()
     await until(lambda: watch.state().status == "absent")
@@ -129,7 +149,9 @@ async def test_a_driver_that_is_loaded_later_is_found(nvml: StubNvml, start_watc
     assert watch.identity() is not None
 
 
-async def test_a_driver_and_a_library_that_differ_are_blind_with_the_mend(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_driver_and_a_library_that_differ_are_blind_with_the_mend(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"fail.nvmlInitWithFlags": 18})
     watch = start_watch()
     await blind(watch)
@@ -156,7 +178,9 @@ async def test_a_mismatch_after_it_worked_is_blind_until_it_ends_and_the_new_dri
     assert identity.driver_version == "590.44.01"
 
 
-async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await well(watch)
     nvml.set({"fail.nvmlInitWithFlags": 12, "gpu0.lost": 1})
@@ -164,7 +188,9 @@ async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(n
     assert watch.state().status == "blind"
 
 
-async def test_a_lost_card_is_blind_then_found_by_its_uuid_at_another_index(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_lost_card_is_blind_then_found_by_its_uuid_at_another_index(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
     watch = start_watch()
     await well(watch)
@@ -182,7 +208,9 @@ async def test_a_lost_card_is_blind_then_found_by_its_uuid_at_another_index(nvml
     assert latest(watch)[CARD_A].temp_c == 33.0
 
 
-async def test_a_card_that_vanished_from_the_list_is_blind(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_card_that_vanished_from_the_list_is_blind(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
     watch = start_watch()
     await well(watch)
@@ -191,7 +219,9 @@ async def test_a_card_that_vanished_from_the_list_is_blind(nvml: StubNvml, start
     assert CARD_B in (watch.state().reason or "")
 
 
-async def test_a_card_of_which_nothing_can_be_read_is_blind_and_not_well(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_card_of_which_nothing_can_be_read_is_blind_and_not_well(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.drop("gpu0.")
     nvml.set({"gpu0.uuid": CARD_A})
     watch = start_watch()
@@ -200,7 +230,9 @@ async def test_a_card_of_which_nothing_can_be_read_is_blind_and_not_well(nvml: S
     assert latest(watch) == {}
 
 
-async def test_a_card_that_is_lost_before_the_watch_begins_is_blind(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_card_that_is_lost_before_the_watch_begins_is_blind(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
     watch = start_watch()
     await blind(watch)
@@ -208,14 +240,18 @@ async def test_a_card_that_is_lost_before_the_watch_begins_is_blind(nvml: StubNv
     assert set(latest(watch)) == {CARD_B}
 
 
-async def test_a_chosen_card_that_is_not_there_is_blind(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_chosen_card_that_is_not_there_is_blind(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch([CARD_A, CARD_B])
     await blind(watch)
     assert f"{CARD_B}: the driver does not list this card" in (watch.state().reason or "")
     assert set(latest(watch)) == {CARD_A}
 
 
-async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await well(watch)
     nvml.set({"hang.nvmlDeviceGetPowerUsage": 30})
@@ -251,10 +287,14 @@ def test_a_process_ends_at_once_though_a_call_hangs(nvml_library: Path, nvml: St
     subprocess.run(child, env=environment, timeout=20, check=True)
 
 
-async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await well(watch)
-    nvml.set({"hang.nvmlDeviceGetFieldValues": 30})  # the first question of a reading: the others come after the hang
+    nvml.set(
+        {"hang.nvmlDeviceGetFieldValues": 30}
+    )  # the first question of a reading: the others come after the hang
     await blind(watch)
     hung_at = time.monotonic_ns()
     nvml.set({"gpu0.temp": 80})
@@ -264,7 +304,9 @@ async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(nv
     assert watch.before(hung_at)[CARD_A].temp_c == 61.0
 
 
-async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_worked(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_worked(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     tries: list[float] = []
 
     def open_session() -> Nvml:
@@ -289,7 +331,9 @@ async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_w
     assert tries[worked + 1] - tries[worked] < 0.4
 
 
-async def test_an_error_that_nobody_foresaw_does_not_leave_the_watch_for_dead(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_an_error_that_nobody_foresaw_does_not_leave_the_watch_for_dead(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     faults = [TypeError("a bug in the binding")]
 
     def open_session() -> Nvml:
@@ -317,7 +361,9 @@ async def test_a_session_refused_is_told_in_its_own_words(start_watch: StartWatc
 # ---- identity ----
 
 
-async def test_another_driver_version_shows_in_the_identity(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_another_driver_version_shows_in_the_identity(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch()
     await well(watch)
 
@@ -330,7 +376,9 @@ async def test_another_driver_version_shows_in_the_identity(nvml: StubNvml, star
     await until(lambda: version() == "590.44.01")
 
 
-async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
     watch = start_watch()
     await well(watch)
@@ -348,7 +396,9 @@ async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(
     assert (kept.power_limit_w, kept.max_sm_clock_mhz, kept.processes) == (650.0, 1980, None)
 
 
-async def test_a_card_that_is_lost_while_we_start_is_hidden_and_not_taken_out(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_card_that_is_lost_while_we_start_is_hidden_and_not_taken_out(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu1.lost": 1})
     chosen, every = start_watch([CARD_A, CARD_B]), start_watch("auto")
 
@@ -368,7 +418,9 @@ async def test_a_card_that_is_lost_while_we_start_is_hidden_and_not_taken_out(nv
 # ---- windows ----
 
 
-async def test_windows_of_every_card_are_handed_over(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_windows_of_every_card_are_handed_over(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B))
     windows: list[GpuWindow] = []
     watch = start_watch(window_s=0.1, on_window=windows.append)
@@ -380,7 +432,9 @@ async def test_windows_of_every_card_are_handed_over(nvml: StubNvml, start_watch
     assert of_one == sorted(set(of_one))
 
 
-async def test_a_store_that_refuses_a_window_does_not_end_the_watch(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_a_store_that_refuses_a_window_does_not_end_the_watch(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     refused: list[GpuWindow] = []
 
     def refuse(window: GpuWindow) -> None:
@@ -393,15 +447,33 @@ async def test_a_store_that_refuses_a_window_does_not_end_the_watch(nvml: StubNv
 
 
 def reading(second: float = 0.0, uuid: str = CARD_A, **values: Any) -> GpuReading:
-    return GpuReading(at=NOON + timedelta(seconds=second), monotonic_ns=int(second * SECOND), uuid=uuid, **values)
+    return GpuReading(
+        at=NOON + timedelta(seconds=second), monotonic_ns=int(second * SECOND), uuid=uuid, **values
+    )
 
 
 def test_a_window_has_the_spread_of_its_readings_and_the_last_of_its_counters() -> None:
     window = summarise(
         [
-            reading(0, temp_c=60.0, util=0.1, margin_c=30.0, event_reasons=0x4, energy_j=100.0, throttle_power_ns=5),
+            reading(
+                0,
+                temp_c=60.0,
+                util=0.1,
+                margin_c=30.0,
+                event_reasons=0x4,
+                energy_j=100.0,
+                throttle_power_ns=5,
+            ),
             reading(1, temp_c=70.0, util=None, margin_c=10.0, event_reasons=0x20, energy_j=400.0),
-            reading(2, temp_c=62.0, util=0.9, margin_c=28.0, event_reasons=0x4, energy_j=700.0, throttle_power_ns=9),
+            reading(
+                2,
+                temp_c=62.0,
+                util=0.9,
+                margin_c=28.0,
+                event_reasons=0x4,
+                energy_j=700.0,
+                throttle_power_ns=9,
+            ),
         ]
     )
     assert (window.uuid, window.at, window.count) == (CARD_A, NOON + timedelta(seconds=2), 3)
@@ -413,13 +485,19 @@ def test_a_window_has_the_spread_of_its_readings_and_the_last_of_its_counters() 
 
 def test_what_no_reading_of_a_window_has_is_none_in_it() -> None:
     window = summarise([reading(0), reading(1)])
-    assert {f.name for f in fields(window) if getattr(window, f.name) is not None} == {"uuid", "at", "count"}
+    assert {f.name for f in fields(window) if getattr(window, f.name) is not None} == {
+        "uuid",
+        "at",
+        "count",
+    }
 
 
 # ---- a sample's card ----
 
 
-def joined(first: GpuReading | None, last: GpuReading | None, sent_s: float = 1.0, done_s: float = 3.0) -> dict[str, Any]:
+def joined(
+    first: GpuReading | None, last: GpuReading | None, sent_s: float = 1.0, done_s: float = 3.0
+) -> dict[str, Any]:
     before = {first.uuid: first} if first else {}
     after = {last.uuid: last} if last else {}
     return sample_fields(before, after, int(sent_s * SECOND), int(done_s * SECOND))
@@ -491,31 +569,45 @@ def test_a_counter_that_only_one_reading_has_is_unknown_and_not_the_whole_of_it(
     assert joined(None, reading(3.5, energy_j=1000.0))["energy_j"] is None
 
 
-@pytest.mark.parametrize("counter", ["energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"])
+@pytest.mark.parametrize(
+    "counter", ["energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"]
+)
 def test_a_counter_that_ran_backwards_is_unknown(counter: str) -> None:
     card_fields = joined(reading(0.5, **{counter: 900}), reading(3.5, **{counter: 100}))
     assert card_fields[counter.replace("_ns", "_ms")] is None
 
 
-@pytest.mark.parametrize(("counter", "growth_s"), [("thermal", 7.0), ("power", 3.5), ("brake", 3.5)])
-def test_throttle_time_that_grows_faster_than_the_clock_is_unknown(counter: str, growth_s: float) -> None:
+@pytest.mark.parametrize(
+    ("counter", "growth_s"), [("thermal", 7.0), ("power", 3.5), ("brake", 3.5)]
+)
+def test_throttle_time_that_grows_faster_than_the_clock_is_unknown(
+    counter: str, growth_s: float
+) -> None:
     name = f"throttle_{counter}_ns"
     first, last = reading(0.5, **{name: 0}), reading(3.5, **{name: int(growth_s * SECOND)})
     assert joined(first, last)[f"throttle_{counter}_ms"] is None
 
 
 def test_a_card_that_throttles_all_the_time_is_known_though_the_clocks_differ_a_little() -> None:
-    first, last = reading(0.5, throttle_power_ns=0), reading(3.5, throttle_power_ns=int(3.05 * SECOND))
+    first, last = (
+        reading(0.5, throttle_power_ns=0),
+        reading(3.5, throttle_power_ns=int(3.05 * SECOND)),
+    )
     assert joined(first, last)["throttle_power_ms"] == 3000.0
 
 
-def test_thermal_throttling_by_software_and_hardware_at_once_is_no_more_than_the_time_that_passed() -> None:
+def test_thermal_throttling_by_software_and_hardware_at_once_is_no_more_than_the_time_that_passed() -> (
+    None
+):
     first, last = reading(0.5, throttle_thermal_ns=0), reading(3.5, throttle_thermal_ns=6 * SECOND)
     assert joined(first, last)["throttle_thermal_ms"] == 3000.0
 
 
 def test_readings_from_long_before_a_sample_give_no_deltas_for_it() -> None:
-    first, last = reading(0, energy_j=0.0, throttle_power_ns=0), reading(63.2, energy_j=9e3, throttle_power_ns=SECOND)
+    first, last = (
+        reading(0, energy_j=0.0, throttle_power_ns=0),
+        reading(63.2, energy_j=9e3, throttle_power_ns=SECOND),
+    )
     card_fields = joined(first, last, sent_s=61.0, done_s=63.0)
     assert (card_fields["energy_j"], card_fields["throttle_power_ms"]) == (None, None)
 
@@ -529,7 +621,9 @@ def worst(a: dict[str, Any], b: dict[str, Any]) -> str:
 
 def test_the_worst_card_is_the_one_throttled_most_then_nearest_its_limit_then_hottest() -> None:
     cool = {"throttle_thermal_ns": 0, "margin_c": 30.0, "temp_c": 50.0}
-    assert worst(cool, {**cool, "throttle_thermal_ns": 1, "margin_c": 60.0, "temp_c": 20.0}) == CARD_B
+    assert (
+        worst(cool, {**cool, "throttle_thermal_ns": 1, "margin_c": 60.0, "temp_c": 20.0}) == CARD_B
+    )
     assert worst(cool, {**cool, "margin_c": 29.0, "temp_c": 20.0}) == CARD_B
     assert worst(cool, {**cool, "temp_c": 51.0}) == CARD_B
     assert worst({**cool, "temp_c": 51.0}, cool) == CARD_A

@@ -45,7 +45,11 @@ def test_each_event_arrives_once_in_order_with_its_card(nvml: StubNvml, session:
     nvml.report(1, 79)
     nvml.report(0, 31)
     nvml.report(0, 31)  # the same once more is one more
-    assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 79), GpuEvent(CARD_A, NOON, 31), GpuEvent(CARD_A, NOON, 31)]
+    assert session.events(NOON) == [
+        GpuEvent(CARD_B, NOON, 79),
+        GpuEvent(CARD_A, NOON, 31),
+        GpuEvent(CARD_A, NOON, 31),
+    ]
     assert session.events(NOON) == []
 
 
@@ -69,25 +73,40 @@ def test_a_card_that_offers_no_events_is_read_all_the_same(nvml: StubNvml) -> No
     nvml.report(1, 48)
     assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 48)]
     assert session.read(CARD_A, NOON, 7).temp_c == 61.0
-    assert (session.support(CARD_A)["events"], session.support(CARD_B)["events"]) == ("NotSupported", "ok")
+    assert (session.support(CARD_A)["events"], session.support(CARD_B)["events"]) == (
+        "NotSupported",
+        "ok",
+    )
     session.close()
 
 
 @pytest.mark.parametrize("code", [1, 3, 4, 13, 15, 999])
 @pytest.mark.parametrize(
     "function",
-    ["nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlEventSetFree"],
+    [
+        "nvmlEventSetCreate",
+        "nvmlDeviceGetSupportedEventTypes",
+        "nvmlDeviceRegisterEvents",
+        "nvmlEventSetWait_v2",
+        "nvmlEventSetFree",
+    ],
 )
-def test_whatever_fails_about_events_costs_nothing_but_the_events(nvml: StubNvml, function: str, code: int) -> None:
+def test_whatever_fails_about_events_costs_nothing_but_the_events(
+    nvml: StubNvml, function: str, code: int
+) -> None:
     nvml.set({f"fail.{function}": code, "fail.nvmlEventSetWait": code})
     session = opened()
     nvml.report(0, 79)
-    assert session.events(NOON) == ([GpuEvent(CARD_A, NOON, 79)] if function == "nvmlEventSetFree" else [])
+    assert session.events(NOON) == (
+        [GpuEvent(CARD_A, NOON, 79)] if function == "nvmlEventSetFree" else []
+    )
     assert session.read(CARD_A, NOON, 7).temp_c == 61.0
     session.close()
 
 
-def test_an_older_driver_is_asked_by_the_first_version_of_the_call(nvml: StubNvml, session: Nvml) -> None:
+def test_an_older_driver_is_asked_by_the_first_version_of_the_call(
+    nvml: StubNvml, session: Nvml
+) -> None:
     nvml.set({"fail.nvmlEventSetWait_v2": 13})
     nvml.report(1, 79)
     assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 79)]
@@ -127,7 +146,9 @@ def watch(nvml: StubNvml, told: list[GpuEvent], start_watch: StartWatch) -> GpuW
     return start_watch([CARD_A], on_event=told.append, timing=QUICK)
 
 
-async def test_an_event_of_a_watched_card_is_handed_on(nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]) -> None:
+async def test_an_event_of_a_watched_card_is_handed_on(
+    nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]
+) -> None:
     await until(lambda: watch.state().status == "ok")
     before = datetime.now(UTC)
     nvml.report(1, 48)  # of a card that is not watched
@@ -137,7 +158,9 @@ async def test_an_event_of_a_watched_card_is_handed_on(nvml: StubNvml, watch: Gp
     assert before <= told[0].at <= datetime.now(UTC)
 
 
-async def test_the_fault_that_took_the_card_down_is_not_lost_with_it(nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]) -> None:
+async def test_the_fault_that_took_the_card_down_is_not_lost_with_it(
+    nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]
+) -> None:
     await until(lambda: watch.state().status == "ok")
     nvml.set({"gpu0.lost": 1, "events": "0:79"})
     await until(lambda: watch.state().status == "blind")
@@ -168,7 +191,9 @@ async def test_a_store_that_refuses_an_event_does_not_end_the_watch(
 # ---- what is blind ----
 
 
-async def test_the_state_names_each_card_that_is_lost_with_the_fault(nvml: StubNvml, watch: GpuWatch) -> None:
+async def test_the_state_names_each_card_that_is_lost_with_the_fault(
+    nvml: StubNvml, watch: GpuWatch
+) -> None:
     await until(lambda: watch.state().status == "ok")
     assert (watch.state().troubles, watch.answering()) == ({}, {CARD_A})
     nvml.set({"gpu0.fail.*": 16})
@@ -177,12 +202,16 @@ async def test_the_state_names_each_card_that_is_lost_with_the_fault(nvml: StubN
     assert watch.answering() == frozenset()
 
 
-async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_had(nvml: StubNvml, start_watch: StartWatch) -> None:
+async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_had(
+    nvml: StubNvml, start_watch: StartWatch
+) -> None:
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "ok")
     nvml.set({"gpu0.lost": 1})
     await until(lambda: "none can be read" in (watch.state().reason or ""))
-    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {CARD_A: CardFault.LOST}
+    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {
+        CARD_A: CardFault.LOST
+    }
     since = watch.state().troubles[CARD_A].since
     nvml.set({"fail.nvmlInitWithFlags": 9})  # somebody unloads the driver to mend it
     await until(lambda: "modprobe" in (watch.state().reason or ""))
@@ -214,12 +243,20 @@ async def test_a_card_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_na
     nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.answering() == {CARD_B})
-    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {"card 0": CardFault.LOST}
+    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {
+        "card 0": CardFault.LOST
+    }
 
 
-async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(nvml: StubNvml) -> None:
+async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(
+    nvml: StubNvml,
+) -> None:
     watch = GpuWatch("auto", timing=QUICK)
-    assert (watch.state().status, watch.state().troubles, watch.answering()) == ("blind", {}, frozenset())
+    assert (watch.state().status, watch.state().troubles, watch.answering()) == (
+        "blind",
+        {},
+        frozenset(),
+    )
 
 
 @pytest.mark.parametrize(("code", "fault"), [(18, CardFault.MISMATCH), (999, CardFault.SOURCE)])
@@ -229,10 +266,14 @@ async def test_without_a_session_it_is_the_driver_that_is_blind(
     nvml.set({"fail.nvmlInitWithFlags": code})
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().troubles)
-    assert {subject: trouble.fault for subject, trouble in watch.state().troubles.items()} == {"driver": fault}
+    assert {subject: trouble.fault for subject, trouble in watch.state().troubles.items()} == {
+        "driver": fault
+    }
 
 
-async def test_a_machine_without_a_driver_has_no_trouble(no_nvml: None, start_watch: StartWatch) -> None:
+async def test_a_machine_without_a_driver_has_no_trouble(
+    no_nvml: None, start_watch: StartWatch
+) -> None:
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "absent")
     assert watch.state().troubles == {}
@@ -242,7 +283,10 @@ async def test_while_a_call_hangs_no_card_answers(nvml: StubNvml, watch: GpuWatc
     await until(lambda: watch.state().status == "ok")
     nvml.set({"hang.nvmlDeviceGetPowerUsage": 30})
     await until(lambda: watch.state().troubles)
-    assert (watch.state().troubles["driver"].fault, watch.answering()) == (CardFault.SOURCE, frozenset())
+    assert (watch.state().troubles["driver"].fault, watch.answering()) == (
+        CardFault.SOURCE,
+        frozenset(),
+    )
     nvml.drop("hang.")
 
 
@@ -250,7 +294,9 @@ async def test_while_a_call_hangs_no_card_answers(nvml: StubNvml, watch: GpuWatc
 
 
 class Page:
-    """An exporter's page that shows the last XID of its cards; a session made anew knows what the last one saw."""
+    """An exporter's page that shows the last XID of its cards; a session made anew knows what the
+    last one saw.
+    """
 
     def __init__(self) -> None:
         self.xids: dict[str, int | None] = {CARD_A: 0}
@@ -260,14 +306,26 @@ class Page:
 
     def anew(self) -> DcgmSession:
         transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=self.text()))
-        session = DcgmSession("http://gpu-1:9400/metrics", httpx.Client(transport=transport), lambda: self.now_s, xids=self.known)
+        session = DcgmSession(
+            "http://gpu-1:9400/metrics",
+            httpx.Client(transport=transport),
+            lambda: self.now_s,
+            xids=self.known,
+        )
         session.open()
         return session
 
     def text(self) -> str:
-        lines = ["# TYPE DCGM_FI_DEV_GPU_TEMP gauge", *(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{uuid}"}} 54' for uuid in self.xids)]
+        lines = [
+            "# TYPE DCGM_FI_DEV_GPU_TEMP gauge",
+            *(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{uuid}"}} 54' for uuid in self.xids),
+        ]
         lines.append("# TYPE DCGM_FI_DEV_XID_ERRORS gauge")
-        lines += [f'DCGM_FI_DEV_XID_ERRORS{{UUID="{u}",err_code="{x}"}} {x}' for u, x in self.xids.items() if x is not None]
+        lines += [
+            f'DCGM_FI_DEV_XID_ERRORS{{UUID="{u}",err_code="{x}"}} {x}'
+            for u, x in self.xids.items()
+            if x is not None
+        ]
         return "\n".join(lines) + "\n"
 
     def look(self, xid: int | None) -> list[int]:
@@ -282,11 +340,15 @@ def page() -> Page:
     return Page()
 
 
-def test_a_gauge_that_moves_to_another_code_is_an_event_and_one_that_stands_is_none(page: Page) -> None:
+def test_a_gauge_that_moves_to_another_code_is_an_event_and_one_that_stands_is_none(
+    page: Page,
+) -> None:
     assert [page.look(x) for x in (0, 79, 79, 31, 0, 31)] == [[], [79], [], [31], [], [31]]
 
 
-def test_a_code_that_stands_when_the_watch_begins_is_of_an_unknown_time_and_no_event(page: Page) -> None:
+def test_a_code_that_stands_when_the_watch_begins_is_of_an_unknown_time_and_no_event(
+    page: Page,
+) -> None:
     page.xids[CARD_A] = 79
     page.known.clear()
     page.session = page.anew()
@@ -309,7 +371,9 @@ def test_an_exporter_that_does_not_tell_a_code_has_no_events(page: Page, blank: 
 
 
 def test_a_page_that_cannot_be_had_is_blind_as_a_whole(page: Page) -> None:
-    page.session.http = httpx.Client(transport=httpx.MockTransport(lambda _request: httpx.Response(503)))
+    page.session.http = httpx.Client(
+        transport=httpx.MockTransport(lambda _request: httpx.Response(503))
+    )
     page.now_s += 30
     with pytest.raises(CardLostError) as caught:
         page.session.read(CARD_A, NOON, 7)

@@ -43,7 +43,9 @@ SERVE = ("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "/models/tiny")
     ],
     ids=lambda words: words[0].split("{")[0] + f"*{len(words)}",
 )
-def test_a_secret_of_the_command_line_is_in_neither_the_options_nor_the_shown_command(words: tuple[str, ...]) -> None:
+def test_a_secret_of_the_command_line_is_in_neither_the_options_nor_the_shown_command(
+    words: tuple[str, ...],
+) -> None:
     command = (*SERVE, "--dtype", "auto", *words, "--max-num-seqs", "8")
     options = options_of(command)
     assert KEY not in str(options)
@@ -85,7 +87,9 @@ def test_a_secret_given_to_a_launcher_is_not_shown(command: tuple[str, ...]) -> 
     ],
     ids=str,
 )
-def test_an_option_that_changes_how_the_server_computes_is_kept_and_shown(words: Sequence[str], name: str, value: object) -> None:
+def test_an_option_that_changes_how_the_server_computes_is_kept_and_shown(
+    words: Sequence[str], name: str, value: object
+) -> None:
     assert options_of((*SERVE, *words))[name] == value
     assert shown_command((*SERVE, *words)) == " ".join((*SERVE, *words))
 
@@ -103,7 +107,9 @@ def test_an_option_that_changes_how_the_server_computes_is_kept_and_shown(words:
     ],
     ids=lambda words: words[0],
 )
-def test_an_option_that_has_a_field_of_its_own_or_changes_no_answer_is_left_out(words: Sequence[str]) -> None:
+def test_an_option_that_has_a_field_of_its_own_or_changes_no_answer_is_left_out(
+    words: Sequence[str],
+) -> None:
     assert options_of((*SERVE, *words)) == {}
 
 
@@ -115,7 +121,9 @@ def test_the_order_of_options_and_the_spelling_of_their_names_make_no_difference
 class FakeProcess:
     """A process as psutil shows it."""
 
-    def __init__(self, command: Sequence[str], started: float, environment: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, command: Sequence[str], started: float, environment: Mapping[str, str] | None
+    ) -> None:
         self.command, self.started, self.environment = command, started, environment
 
     def cmdline(self) -> list[str]:
@@ -156,10 +164,15 @@ def machine(monkeypatch: pytest.MonkeyPatch, looks: list[str]) -> Machine:
         def connections(kind: str) -> list[Any]:
             looks.append(kind)
             address = namedtuple("addr", "ip port")("127.0.0.1", 8000)
-            return [namedtuple("conn", "status laddr pid")(psutil.CONN_LISTEN, address, pid) for pid in listening]
+            return [
+                namedtuple("conn", "status laddr pid")(psutil.CONN_LISTEN, address, pid)
+                for pid in listening
+            ]
 
         monkeypatch.setattr(psutil, "net_connections", connections)
-        monkeypatch.setattr(psutil, "process_iter", lambda: [type("P", (), {"pid": pid}) for pid in processes])
+        monkeypatch.setattr(
+            psutil, "process_iter", lambda: [type("P", (), {"pid": pid}) for pid in processes]
+        )
         monkeypatch.setattr(psutil, "Process", process)
 
     return set_up
@@ -182,24 +195,41 @@ def test_the_environment_is_an_allow_list_without_secrets(machine: Machine) -> N
     }
     machine({7: FakeProcess(SERVE, 1.0, environment)}, listening=[7])
     seen = find_server(8000)
-    assert seen.environment == {"CUDA_VISIBLE_DEVICES": "0", "NCCL_P2P_DISABLE": "1", "VLLM_BATCH_INVARIANT": "1"}
+    assert seen.environment == {
+        "CUDA_VISIBLE_DEVICES": "0",
+        "NCCL_P2P_DISABLE": "1",
+        "VLLM_BATCH_INVARIANT": "1",
+    }
     assert KEY not in repr(seen)
 
 
-def test_the_environment_of_another_users_process_is_unknown_and_not_empty(machine: Machine) -> None:
+def test_the_environment_of_another_users_process_is_unknown_and_not_empty(
+    machine: Machine,
+) -> None:
     machine({7: FakeProcess(SERVE, 1.0, None)}, listening=[7])
     assert find_server(8000).environment is None
 
 
 def test_of_several_processes_on_a_port_the_launched_one_is_the_oldest(machine: Machine) -> None:
-    machine({9: FakeProcess((*SERVE, "worker"), 5.0, {}), 7: FakeProcess(SERVE, 1.0, {})}, listening=[7, 9])
+    machine(
+        {9: FakeProcess((*SERVE, "worker"), 5.0, {}), 7: FakeProcess(SERVE, 1.0, {})},
+        listening=[7, 9],
+    )
     assert (find_server(8000).pid, find_server(8000).cwd) == (7, "/srv")
 
 
 @pytest.mark.parametrize(("port", "pid"), [(8000, 7), (8001, 8)])
-def test_where_sockets_are_hidden_the_command_line_tells_the_port(machine: Machine, port: int, pid: int) -> None:
+def test_where_sockets_are_hidden_the_command_line_tells_the_port(
+    machine: Machine, port: int, pid: int
+) -> None:
     api_server = ("python3", "-m", "vllm.entrypoints.openai.api_server", "--port", "8001")
-    machine({5: FakeProcess(("bash",), 0.0, {}), 7: FakeProcess(SERVE, 1.0, {}), 8: FakeProcess(api_server, 2.0, {})})
+    machine(
+        {
+            5: FakeProcess(("bash",), 0.0, {}),
+            7: FakeProcess(SERVE, 1.0, {}),
+            8: FakeProcess(api_server, 2.0, {}),
+        }
+    )
     assert find_server(port).pid == pid
 
 
@@ -215,30 +245,44 @@ def test_a_process_that_may_not_be_seen_is_told_with_the_mend(machine: Machine) 
         find_server(8000)
 
 
-def test_one_look_over_the_machine_serves_all_servers_of_a_fleet(machine: Machine, looks: list[str]) -> None:
+def test_one_look_over_the_machine_serves_all_servers_of_a_fleet(
+    machine: Machine, looks: list[str]
+) -> None:
     machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
     long_ago = time.time() - 3600
     assert [find_server(8000, long_ago).pid for _ in range(5)] == [7] * 5
-    for port in (8001, 8002):  # also for those that are not seen here, such as a server in a container
+    for port in (
+        8001,
+        8002,
+    ):  # also for those that are not seen here, such as a server in a container
         with pytest.raises(ProcessHiddenError):
             find_server(port, long_ago)
     assert len(looks) == 1
 
 
-def test_a_look_from_before_the_servers_start_is_not_taken_for_it(machine: Machine, looks: list[str]) -> None:
+def test_a_look_from_before_the_servers_start_is_not_taken_for_it(
+    machine: Machine, looks: list[str]
+) -> None:
     machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
     assert find_server(8000, time.time() - 3600).pid == 7
-    machine({7: FakeProcess(SERVE, 1.0, {}), 9: FakeProcess((*SERVE, "--max-num-seqs", "8"), 2.0, {})}, listening=[9])
+    machine(
+        {7: FakeProcess(SERVE, 1.0, {}), 9: FakeProcess((*SERVE, "--max-num-seqs", "8"), 2.0, {})},
+        listening=[9],
+    )
     assert find_server(8000, time.time()).pid == 9
     assert len(looks) == 2
 
 
-def test_where_the_start_is_not_told_each_call_looks_anew(machine: Machine, looks: list[str]) -> None:
+def test_where_the_start_is_not_told_each_call_looks_anew(
+    machine: Machine, looks: list[str]
+) -> None:
     machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
     assert (find_server(8000).pid, find_server(8000).pid, len(looks)) == (7, 7, 2)
 
 
-def test_a_look_is_shared_for_half_a_minute_only(machine: Machine, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_is_shared_for_half_a_minute_only(
+    machine: Machine, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine({7: FakeProcess(SERVE, 1.0, {})}, listening=[7])
     find_server(8000, 1.0)
     monkeypatch.setattr(hostprocess, "SHARED_S", 0.0)
@@ -246,7 +290,9 @@ def test_a_look_is_shared_for_half_a_minute_only(machine: Machine, looks: list[s
     assert len(looks) == 2
 
 
-def test_where_sockets_are_hidden_the_command_lines_are_read_once_for_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_sockets_are_hidden_the_command_lines_are_read_once_for_all(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine({7: FakeProcess(SERVE, 1.0, {})})
     assert find_server(8000, 1.0).pid == 7
     monkeypatch.setattr(psutil, "process_iter", lambda: pytest.fail("read again"))
@@ -265,7 +311,14 @@ def launched(tmp_path: Path, *words: str) -> Iterator[int]:
     )
     command = [sys.executable, str(script), "serve", "/models/tiny", *words]
     environment = {"VLLM_BATCH_INVARIANT": "1", "VLLM_API_KEY": KEY}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, cwd=tmp_path) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
         assert process.stdout is not None
         try:
             yield int(process.stdout.readline())

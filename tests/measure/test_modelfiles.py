@@ -33,7 +33,11 @@ def weights(model: Path) -> Path:
 
 def test_config_tells_family_and_quantization(model: Path) -> None:
     files = read_model_files(model)
-    assert (files.family, files.quantization, files.newest_s) == ("llama", {"quant_method": "fp8"}, 1000.0)
+    assert (files.family, files.quantization, files.newest_s) == (
+        "llama",
+        {"quant_method": "fp8"},
+        1000.0,
+    )
 
 
 def test_the_same_files_have_the_same_hash(model: Path) -> None:
@@ -61,7 +65,16 @@ def other_bytes(path: Path) -> None:
         lambda model: (model / "model.safetensors.index.json").write_text("{}"),
         lambda model: (model / "extra.gguf").write_bytes(b""),
     ],
-    ids=["replaced", "another size", "config", "gone", "renamed", "generation defaults", "index", "more weights"],
+    ids=[
+        "replaced",
+        "another size",
+        "config",
+        "gone",
+        "renamed",
+        "generation defaults",
+        "index",
+        "more weights",
+    ],
 )
 def test_a_change_of_the_model_moves_the_hash(model: Path, change: Callable[[Path], Any]) -> None:
     before = read_model_files(model).digest
@@ -123,6 +136,8 @@ def test_weights_whose_blob_is_gone_are_told_and_not_hashed_without(model: Path)
 
 
 @pytest.mark.parametrize("config", ["[" * 100_000, '{"quantization_config": {"bits": NaN}}'])
-def test_a_config_json_that_no_reader_takes_raises_nothing_and_is_the_same_at_the_next_look(tmp_path: Path, config: str) -> None:
+def test_a_config_json_that_no_reader_takes_raises_nothing_and_is_the_same_at_the_next_look(
+    tmp_path: Path, config: str
+) -> None:
     (tmp_path / "config.json").write_text(config)
     assert read_model_files(tmp_path) == read_model_files(tmp_path)

@@ -62,7 +62,9 @@ def test_every_value_of_a_card_arrives_in_our_units(session: Nvml) -> None:
     )
 
 
-def test_a_value_that_a_card_does_not_offer_is_none_and_never_zero(nvml: StubNvml, session: Nvml) -> None:
+def test_a_value_that_a_card_does_not_offer_is_none_and_never_zero(
+    nvml: StubNvml, session: Nvml
+) -> None:
     nvml.drop("gpu0.")
     nvml.set({"gpu0.uuid": CARD_A})
     reading = look(session)
@@ -71,7 +73,9 @@ def test_a_value_that_a_card_does_not_offer_is_none_and_never_zero(nvml: StubNvm
 
 
 @pytest.mark.parametrize("without", ["none", "nvmlDeviceGetTemperatureV"])
-def test_a_temperature_below_zero_is_negative_by_either_call(nvml: StubNvml, session: Nvml, without: str) -> None:
+def test_a_temperature_below_zero_is_negative_by_either_call(
+    nvml: StubNvml, session: Nvml, without: str
+) -> None:
     nvml.set({"gpu0.temp": -5, f"fail.{without}": 13})
     assert look(session).temp_c == -5.0
 
@@ -85,7 +89,9 @@ def test_a_margin_beyond_the_threshold_is_negative(nvml: StubNvml, session: Nvml
     ("code", "support"),
     [(3, Support.NOT_SUPPORTED), (4, Support.NO_PERMISSION), (13, Support.FUNCTION_NOT_FOUND)],
 )
-def test_what_is_refused_at_first_is_not_asked_again(nvml: StubNvml, session: Nvml, code: int, support: Support) -> None:
+def test_what_is_refused_at_first_is_not_asked_again(
+    nvml: StubNvml, session: Nvml, code: int, support: Support
+) -> None:
     nvml.set({"fail.nvmlDeviceGetPowerUsage": code})
     assert [look(session).power_w for _ in range(3)] == [None, None, None]
     assert nvml.calls("nvmlDeviceGetPowerUsage") == 1
@@ -93,14 +99,18 @@ def test_what_is_refused_at_first_is_not_asked_again(nvml: StubNvml, session: Nv
     assert session.support(CARD_A)["nvmlDeviceGetMarginTemperature()"] is Support.OK
 
 
-def test_one_clock_that_is_not_offered_does_not_hide_the_other(nvml: StubNvml, session: Nvml) -> None:
+def test_one_clock_that_is_not_offered_does_not_hide_the_other(
+    nvml: StubNvml, session: Nvml
+) -> None:
     nvml.drop("gpu0.clock.2")
     look(session)
     assert (look(session).sm_clock_mhz, look(session).mem_clock_mhz) == (1755.0, None)
 
 
 @pytest.mark.parametrize("code", [3, 999])
-def test_a_value_that_fails_after_it_worked_is_unknown_only_as_long_as_it_fails(nvml: StubNvml, session: Nvml, code: int) -> None:
+def test_a_value_that_fails_after_it_worked_is_unknown_only_as_long_as_it_fails(
+    nvml: StubNvml, session: Nvml, code: int
+) -> None:
     look(session)
     nvml.set({"fail.nvmlDeviceGetPowerUsage": code})
     assert look(session).power_w is None
@@ -109,15 +119,24 @@ def test_a_value_that_fails_after_it_worked_is_unknown_only_as_long_as_it_fails(
 
 
 def test_an_older_driver_is_read_by_the_older_functions(nvml: StubNvml, session: Nvml) -> None:
-    newer = ("TemperatureV", "CurrentClocksEventReasons", "MemoryInfo_v2", "ComputeRunningProcesses_v2")
+    newer = (
+        "TemperatureV",
+        "CurrentClocksEventReasons",
+        "MemoryInfo_v2",
+        "ComputeRunningProcesses_v2",
+    )
     nvml.set({f"fail.nvmlDeviceGet{name}": 13 for name in newer})
     reading = look(session)
     assert (reading.temp_c, reading.event_reasons) == (61.0, 0x24)
-    assert reading.vram_used_mib == 70 * 1024 + 512  # the first version counts what is reserved as used
+    assert (
+        reading.vram_used_mib == 70 * 1024 + 512
+    )  # the first version counts what is reserved as used
     assert session.identity().cards[0].processes == ((4242, 60 * 1024.0), (4300, None))
 
 
-def test_an_older_binding_without_the_newer_functions_is_enough(session: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_binding_without_the_newer_functions_is_enough(
+    session: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(pynvml, "nvmlDeviceGetTemperatureV")
     monkeypatch.delattr(pynvml, "nvmlDeviceGetMarginTemperature")
     assert (look(session).temp_c, look(session).margin_c) == (61.0, None)
@@ -127,7 +146,9 @@ def test_an_older_binding_without_the_newer_functions_is_enough(session: Nvml, m
 
 
 @pytest.mark.parametrize("code", [3, 999])
-def test_a_memory_temperature_that_failed_is_none_and_not_zero_degrees(nvml: StubNvml, session: Nvml, code: int) -> None:
+def test_a_memory_temperature_that_failed_is_none_and_not_zero_degrees(
+    nvml: StubNvml, session: Nvml, code: int
+) -> None:
     nvml.set({"gpu0.field.82": f"err:{code}"})
     assert look(session).mem_temp_c is None
 
@@ -176,14 +197,24 @@ def test_a_counter_beyond_32_bits_is_whole(nvml: StubNvml, session: Nvml) -> Non
 
 @pytest.mark.parametrize(
     ("value", "degrees"),
-    [("double:73.5", 73.5), ("int:-4", -4.0), ("ushort:73", 73.0), ("sll:-4", -4.0), ("ulong:73", 73.0)],
+    [
+        ("double:73.5", 73.5),
+        ("int:-4", -4.0),
+        ("ushort:73", 73.0),
+        ("sll:-4", -4.0),
+        ("ulong:73", 73.0),
+    ],
 )
-def test_a_field_is_decoded_by_the_type_that_the_driver_names(nvml: StubNvml, session: Nvml, value: str, degrees: float) -> None:
+def test_a_field_is_decoded_by_the_type_that_the_driver_names(
+    nvml: StubNvml, session: Nvml, value: str, degrees: float
+) -> None:
     nvml.set({"gpu0.field.82": value})
     assert look(session).mem_temp_c == degrees
 
 
-def test_of_two_thermal_counters_the_one_that_is_there_counts(nvml: StubNvml, session: Nvml) -> None:
+def test_of_two_thermal_counters_the_one_that_is_there_counts(
+    nvml: StubNvml, session: Nvml
+) -> None:
     nvml.drop("gpu0.field.270")
     assert look(session).throttle_thermal_ns == 12_000_000_000
     assert look(session).throttle_thermal_ns == 12_000_000_000
@@ -194,7 +225,9 @@ def test_without_any_thermal_counter_the_time_is_unknown(nvml: StubNvml, session
     assert look(session).throttle_thermal_ns is None
 
 
-def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_smaller(nvml: StubNvml, session: Nvml) -> None:
+def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_smaller(
+    nvml: StubNvml, session: Nvml
+) -> None:
     look(session)
     nvml.set({"gpu0.field.270": "err:999"})
     assert look(session).throttle_thermal_ns is None
@@ -206,8 +239,12 @@ def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_sma
 
 
 @pytest.mark.parametrize("code", [1, 15, 16, 18])
-@pytest.mark.parametrize("fault", ["gpu0.fail.*", "gpu0.fail.nvmlDeviceGetPowerUsage", "gpu0.field.82"])
-def test_a_card_whose_handle_is_dead_is_lost_and_not_unknown(nvml: StubNvml, session: Nvml, code: int, fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault", ["gpu0.fail.*", "gpu0.fail.nvmlDeviceGetPowerUsage", "gpu0.field.82"]
+)
+def test_a_card_whose_handle_is_dead_is_lost_and_not_unknown(
+    nvml: StubNvml, session: Nvml, code: int, fault: str
+) -> None:
     look(session)
     nvml.set({fault: f"err:{code}" if "field" in fault else code})
     with pytest.raises(CardLostError) as caught:
@@ -222,14 +259,18 @@ def test_a_card_that_is_not_listed_is_lost(session: Nvml) -> None:
 
 
 def test_cards_are_known_by_uuid_wherever_they_are_listed(nvml: StubNvml, session: Nvml) -> None:
-    nvml.set({"device_count": 2}, card(0, CARD_B), card(1, CARD_A), {"gpu0.temp": 40, "gpu1.temp": 80})
+    nvml.set(
+        {"device_count": 2}, card(0, CARD_B), card(1, CARD_A), {"gpu0.temp": 40, "gpu1.temp": 80}
+    )
     session.close()
     session.open()
     assert set(session.uuids) == {CARD_A, CARD_B}
     assert (look(session, CARD_A).temp_c, look(session, CARD_B).temp_c) == (80.0, 40.0)
 
 
-def test_a_card_that_is_lost_when_the_session_opens_is_named_and_the_others_are_read(nvml: StubNvml) -> None:
+def test_a_card_that_is_lost_when_the_session_opens_is_named_and_the_others_are_read(
+    nvml: StubNvml,
+) -> None:
     nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
     session = Nvml()
     session.open()
@@ -257,10 +298,18 @@ def test_a_machine_without_the_library_has_no_gpu(no_nvml: None) -> None:
         ({"fail.nvmlInitWithFlags": 12}, "absent", "install the NVIDIA driver"),
         ({"fail.nvmlInitWithFlags": 9}, "absent", "modprobe nvidia"),
         ({"device_count": 0}, "absent", "shows no card"),
-        ({"fail.nvmlInitWithFlags": 18}, "mismatch", "driver in the kernel and its library are of different versions"),
+        (
+            {"fail.nvmlInitWithFlags": 18},
+            "mismatch",
+            "driver in the kernel and its library are of different versions",
+        ),
         ({"fail.nvmlInitWithFlags": 999}, "error", "nvidia-smi"),
         ({"fail.nvmlDeviceGetCount_v2": 999}, "error", "nvidia-smi"),
-        ({"gpu0.lost": 1}, "error", "1 cards and none can be read: card 0: the driver has lost the card"),
+        (
+            {"gpu0.lost": 1},
+            "error",
+            "1 cards and none can be read: card 0: the driver has lost the card",
+        ),
         ({"fail.nvmlDeviceGetHandleByIndex_v2": 4}, "error", "/dev/nvidia"),
     ],
 )
@@ -309,27 +358,54 @@ def test_the_identity_has_versions_limits_modes_and_processes(session: Nvml) -> 
     assert found.processes == ((4242, 60 * 1024.0), (4300, None))
 
 
-def test_what_a_gaming_card_does_not_have_is_none_in_its_identity(nvml: StubNvml, session: Nvml) -> None:
-    nvml.drop("gpu0.ecc", "gpu0.mig", "gpu0.procs", "gpu0.mem_", "gpu0.power_", "gpu0.max_clock", "cuda_version")
+def test_what_a_gaming_card_does_not_have_is_none_in_its_identity(
+    nvml: StubNvml, session: Nvml
+) -> None:
+    nvml.drop(
+        "gpu0.ecc",
+        "gpu0.mig",
+        "gpu0.procs",
+        "gpu0.mem_",
+        "gpu0.power_",
+        "gpu0.max_clock",
+        "cuda_version",
+    )
     identity = session.identity()
     (found,) = identity.cards
-    assert (identity.cuda_driver_version, found.ecc, found.mig, found.processes) == (None, None, None, None)
+    assert (identity.cuda_driver_version, found.ecc, found.mig, found.processes) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (found.vram_total_mib, found.power_limit_w, found.max_sm_clock_mhz) == (None, None, None)
 
 
 @pytest.mark.parametrize(("number", "text"), [(12080, "12.8"), (13010, "13.1"), (11000, "11.0")])
-def test_the_version_of_cuda_reads_as_people_write_it(nvml: StubNvml, session: Nvml, number: int, text: str) -> None:
+def test_the_version_of_cuda_reads_as_people_write_it(
+    nvml: StubNvml, session: Nvml, number: int, text: str
+) -> None:
     nvml.set({"cuda_version": number})
     assert session.identity().cuda_driver_version == text
 
 
-def test_a_card_without_processes_has_none_running_and_not_unknown(nvml: StubNvml, session: Nvml) -> None:
+def test_a_card_without_processes_has_none_running_and_not_unknown(
+    nvml: StubNvml, session: Nvml
+) -> None:
     nvml.set({"gpu0.procs": ""})
     assert session.identity().cards[0].processes == ()
 
 
-def test_the_long_process_entries_of_the_first_535_drivers_are_not_read_as_false_pids(nvml: StubNvml, session: Nvml) -> None:
-    nvml.set({"driver_version": "535.54.03", "proc_stride": 32, "gpu0.procs": "11:1048576,22:2097152,33:na"})
+def test_the_long_process_entries_of_the_first_535_drivers_are_not_read_as_false_pids(
+    nvml: StubNvml, session: Nvml
+) -> None:
+    nvml.set(
+        {
+            "driver_version": "535.54.03",
+            "proc_stride": 32,
+            "gpu0.procs": "11:1048576,22:2097152,33:na",
+        }
+    )
     assert session.identity().cards[0].processes == ((11, 1.0), (22, 2.0), (33, None))
 
 

@@ -1,4 +1,6 @@
-"""How long a canary waits, and what it concludes: time and the engine's step counter are arguments."""
+"""How long a canary waits, and what it concludes: time and the engine's step counter are
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -137,12 +139,20 @@ def test_the_server_is_looked_at_exactly_at_max_wait() -> None:
     assert not patience.needs_look(SENT_S + 0.4)
 
 
-@pytest.mark.parametrize("limits", [LIMITS, UNCAPPED, Limits(max_wait_s=0.1, give_up_s=0.2, answer_s=0.1)])
+@pytest.mark.parametrize(
+    "limits", [LIMITS, UNCAPPED, Limits(max_wait_s=0.1, give_up_s=0.2, answer_s=0.1)]
+)
 @pytest.mark.parametrize("token_s", [None, 0.05, 3.0])
-def test_the_next_look_is_never_in_the_past_and_never_far(limits: Limits, token_s: float | None) -> None:
+def test_the_next_look_is_never_in_the_past_and_never_far(
+    limits: Limits, token_s: float | None
+) -> None:
     patience = waiting(limits)
     if token_s is not None:
         patience.token(SENT_S + token_s)
     for tenth in range(2000):
         now_s = SENT_S + tenth / 10
-        assert now_s <= patience.next_look_s(now_s) <= max(now_s, SENT_S + (token_s or 0)) + LOOK_EVERY_S
+        assert (
+            now_s
+            <= patience.next_look_s(now_s)
+            <= max(now_s, SENT_S + (token_s or 0)) + LOOK_EVERY_S
+        )

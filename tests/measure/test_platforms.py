@@ -1,6 +1,8 @@
-"""What each kind of card offers, played through the stub of NVML: what it lacks is None and never zero, what it has has our unit.
+"""What each kind of card offers, played through the stub of NVML: what it lacks is None and never
+zero, what it has has our unit.
 
-The cards of captures/nvidia-smi were really asked (PROVENANCE.md there). DOCUMENTED are as people reported them: no capture is at hand.
+The cards of captures/nvidia-smi were really asked (PROVENANCE.md there). DOCUMENTED are as people
+reported them: no capture is at hand.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ CAPTURES = Path(__file__).parents[1] / "captures" / "nvidia-smi" / "field_suppor
 Smi = Mapping[str, str]  # field -> answer, as nvidia-smi prints them
 
 DOCUMENTED: dict[str, Smi] = {
-    # DGX Spark: memory is the machine's own (leptonai/gpud#1170, XuehaiPan/nvitop#208); temperature, margin and 0.90 s of throttling
-    # from ollama/ollama#13552, clock, power and utilisation from djangodevreng/dgx-spark-benchmarks (CC-BY-4.0).
+    # DGX Spark: memory is the machine's own (leptonai/gpud#1170, XuehaiPan/nvitop#208);
+    # temperature, margin and 0.90 s of throttling from ollama/ollama#13552, clock, power and
+    # utilisation from djangodevreng/dgx-spark-benchmarks (CC-BY-4.0).
     "gb10": {
         "driver": "580.173.02",
         "temperature.gpu": "81",
@@ -48,7 +51,8 @@ DOCUMENTED: dict[str, Smi] = {
         "clocks_event_reasons_counters.hw_thermal_slowdown [us]": "0 us",
         "clocks_event_reasons_counters.hw_power_brake_slowdown [us]": "0 us",
     },
-    # A guest with a share of a card sees its memory and its use, as a rule not the sensors of the host (NVIDIA vGPU software user guide).
+    # A guest with a share of a card sees its memory and its use, as a rule not the sensors of the
+    # host (NVIDIA vGPU software user guide).
     "vgpu-guest": {
         "driver": "550.127.05",
         "utilization.gpu [%]": "35 %",
@@ -59,8 +63,8 @@ DOCUMENTED: dict[str, Smi] = {
         "memory.used [MiB]": "20480 MiB",
         "ecc.mode.current": "Disabled",
     },
-    # WSL2: temperature, power and reasons come through; older builds tell no utilisation and no processes
-    # (microsoft/WSL#7162, dask/distributed#5343).
+    # WSL2: temperature, power and reasons come through; older builds tell no utilisation and no
+    # processes (microsoft/WSL#7162, dask/distributed#5343).
     "wsl2": {
         "driver": "560.94",
         "temperature.gpu": "52",
@@ -130,12 +134,18 @@ def number(smi: Smi, field: str) -> float | None:
 
 def play(nvml: StubNvml, smi: Smi) -> None:
     """One card of this kind."""
-    values: dict[str, object] = {"driver_version": smi["driver"], "gpu0.uuid": CARD_A, "gpu0.name": "a card"}
+    values: dict[str, object] = {
+        "driver_version": smi["driver"],
+        "gpu0.uuid": CARD_A,
+        "gpu0.name": "a card",
+    }
     for field, (key, unit) in KEYS.items():
         value = number(smi, field)
         if value is not None:
             name, _, kind = key.partition("=")
-            values[f"gpu0.{name}"] = f"{kind}:{round(value * unit)}" if kind else round(value * unit)
+            values[f"gpu0.{name}"] = (
+                f"{kind}:{round(value * unit)}" if kind else round(value * unit)
+            )
     nvml.drop("gpu0.")
     nvml.set(values)
 
@@ -154,16 +164,31 @@ def look(session: Nvml) -> GpuReading:
 
 
 def on(*platforms: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("session", "platform"), [(name, name) for name in platforms], indirect=["session"], ids=platforms)
+    return pytest.mark.parametrize(
+        ("session", "platform"),
+        [(name, name) for name in platforms],
+        indirect=["session"],
+        ids=platforms,
+    )
 
 
-@pytest.mark.parametrize(("session", "smi"), [(name, PLATFORMS[name]) for name in PLATFORMS], indirect=["session"], ids=list(PLATFORMS))
-def test_a_reading_has_what_the_card_has_in_our_units_and_none_for_the_rest(session: Nvml, smi: Smi) -> None:
+@pytest.mark.parametrize(
+    ("session", "smi"),
+    [(name, PLATFORMS[name]) for name in PLATFORMS],
+    indirect=["session"],
+    ids=list(PLATFORMS),
+)
+def test_a_reading_has_what_the_card_has_in_our_units_and_none_for_the_rest(
+    session: Nvml, smi: Smi
+) -> None:
     def told(field: str, unit: float = 1.0, part: float = 1.0) -> float | None:
         value = number(smi, field)
         return None if value is None else value * unit / part
 
-    thermal = [told(f"clocks_event_reasons_counters.{kind}_thermal_slowdown [us]", 1000) for kind in ("sw", "hw")]
+    thermal = [
+        told(f"clocks_event_reasons_counters.{kind}_thermal_slowdown [us]", 1000)
+        for kind in ("sw", "hw")
+    ]
     reading = look(session)
     for _ in range(2):  # the second time nothing that was refused is asked again
         assert reading == GpuReading(
@@ -182,19 +207,37 @@ def test_a_reading_has_what_the_card_has_in_our_units_and_none_for_the_rest(sess
             energy_j=None,  # nvidia-smi has no such field
             vram_used_mib=told("memory.used [MiB]"),
             event_reasons=told("clocks_event_reasons.active"),
-            throttle_thermal_ns=None if None in thermal else sum(t for t in thermal if t is not None),
+            throttle_thermal_ns=None
+            if None in thermal
+            else sum(t for t in thermal if t is not None),
             throttle_power_ns=told("clocks_event_reasons_counters.sw_power_cap [us]", 1000),
-            throttle_brake_ns=told("clocks_event_reasons_counters.hw_power_brake_slowdown [us]", 1000),
+            throttle_brake_ns=told(
+                "clocks_event_reasons_counters.hw_power_brake_slowdown [us]", 1000
+            ),
         )
         reading = look(session)
 
 
-@pytest.mark.parametrize(("session", "smi"), [(name, PLATFORMS[name]) for name in PLATFORMS], indirect=["session"], ids=list(PLATFORMS))
+@pytest.mark.parametrize(
+    ("session", "smi"),
+    [(name, PLATFORMS[name]) for name in PLATFORMS],
+    indirect=["session"],
+    ids=list(PLATFORMS),
+)
 def test_an_identity_has_what_the_card_has_and_none_for_the_rest(session: Nvml, smi: Smi) -> None:
     (found,) = session.identity().cards
-    assert (found.power_limit_w, found.power_limit_requested_w) == (number(smi, "enforced.power.limit [W]"), number(smi, "power.limit [W]"))
-    assert (found.max_sm_clock_mhz, found.max_mem_clock_mhz) == (number(smi, "clocks.max.sm [MHz]"), number(smi, "clocks.max.memory [MHz]"))
-    assert (found.ecc, found.mig) == (number(smi, "ecc.mode.current"), number(smi, "mig.mode.current"))
+    assert (found.power_limit_w, found.power_limit_requested_w) == (
+        number(smi, "enforced.power.limit [W]"),
+        number(smi, "power.limit [W]"),
+    )
+    assert (found.max_sm_clock_mhz, found.max_mem_clock_mhz) == (
+        number(smi, "clocks.max.sm [MHz]"),
+        number(smi, "clocks.max.memory [MHz]"),
+    )
+    assert (found.ecc, found.mig) == (
+        number(smi, "ecc.mode.current"),
+        number(smi, "mig.mode.current"),
+    )
     assert found.vram_total_mib == number(smi, "memory.total [MiB]")
     assert found.processes is None  # none of the captures tells them
 
@@ -216,22 +259,39 @@ async def test_no_platform_is_blind_or_faulty_for_what_it_lacks_its_p_state_or_a
     assert judge_cards("local", seen, [], [], datetime.now(UTC)) == []
 
 
-def test_the_captures_are_of_cards_that_are_well_and_yet_not_in_p0_or_power_capped_while_idle() -> None:
+def test_the_captures_are_of_cards_that_are_well_and_yet_not_in_p0_or_power_capped_while_idle() -> (
+    None
+):
     idle = PLATFORMS["rtx-2080-super idle"]
-    assert (idle["pstate"], number(idle, "clocks_event_reasons.active"), number(idle, "power.draw [W]")) == ("P8", 0x4, 39.32)
+    assert (
+        idle["pstate"],
+        number(idle, "clocks_event_reasons.active"),
+        number(idle, "power.draw [W]"),
+    ) == ("P8", 0x4, 39.32)
     assert PLATFORMS["rtx-4080-super load"]["pstate"] == "P2"
 
 
 @on("rtx-2080-super load", "rtx-4080-super load")
-def test_a_geforce_has_no_margin_no_memory_temperature_no_ecc_and_no_mig_but_counts_throttling(session: Nvml, platform: str) -> None:
+def test_a_geforce_has_no_margin_no_memory_temperature_no_ecc_and_no_mig_but_counts_throttling(
+    session: Nvml, platform: str
+) -> None:
     reading, (card,) = look(session), session.identity().cards
     assert (reading.margin_c, reading.mem_temp_c, card.ecc, card.mig) == (None, None, None, None)
-    assert None not in (reading.temp_c, reading.throttle_thermal_ns, reading.throttle_power_ns, reading.throttle_brake_ns)
+    assert None not in (
+        reading.temp_c,
+        reading.throttle_thermal_ns,
+        reading.throttle_power_ns,
+        reading.throttle_brake_ns,
+    )
 
 
 @on("rtx-2080-super load")
-def test_a_counter_of_microseconds_in_nvidia_smi_is_one_of_nanoseconds_here(session: Nvml, platform: str) -> None:
-    assert look(session).throttle_power_ns == 221_310_321_000  # 221 s of throttling, not 221,310 s and not 0.2 s
+def test_a_counter_of_microseconds_in_nvidia_smi_is_one_of_nanoseconds_here(
+    session: Nvml, platform: str
+) -> None:
+    assert (
+        look(session).throttle_power_ns == 221_310_321_000
+    )  # 221 s of throttling, not 221,310 s and not 0.2 s
 
 
 @on("l40s load")
@@ -242,32 +302,75 @@ def test_an_l40s_has_a_margin_and_no_memory_temperature(session: Nvml, platform:
 @on("h100 load", "h200 load")
 def test_a_card_for_data_centres_has_everything(session: Nvml, platform: str) -> None:
     reading = look(session)
-    assert None not in (reading.margin_c, reading.mem_temp_c, reading.util, reading.power_w, reading.power_limit_w, reading.vram_used_mib)
+    assert None not in (
+        reading.margin_c,
+        reading.mem_temp_c,
+        reading.util,
+        reading.power_w,
+        reading.power_limit_w,
+        reading.vram_used_mib,
+    )
 
 
 @on("h100-mig load", "h200-mig load")
-def test_a_divided_card_keeps_its_temperatures_power_and_clocks_and_has_no_utilisation(session: Nvml, platform: str) -> None:
+def test_a_divided_card_keeps_its_temperatures_power_and_clocks_and_has_no_utilisation(
+    session: Nvml, platform: str
+) -> None:
     reading, (card,) = look(session), session.identity().cards
     assert (card.mig, reading.util) == (True, None)
-    assert None not in (reading.temp_c, reading.mem_temp_c, reading.margin_c, reading.power_w, reading.sm_clock_mhz, reading.event_reasons)
+    assert None not in (
+        reading.temp_c,
+        reading.mem_temp_c,
+        reading.margin_c,
+        reading.power_w,
+        reading.sm_clock_mhz,
+        reading.event_reasons,
+    )
 
 
 @on("gb10")
-def test_a_dgx_spark_has_no_memory_of_its_own_no_memory_clock_and_no_power_limit(session: Nvml, platform: str) -> None:
+def test_a_dgx_spark_has_no_memory_of_its_own_no_memory_clock_and_no_power_limit(
+    session: Nvml, platform: str
+) -> None:
     reading, (card,) = look(session), session.identity().cards
-    assert (reading.vram_used_mib, reading.mem_clock_mhz, reading.power_limit_w, reading.mem_temp_c) == (None, None, None, None)
-    assert (card.vram_total_mib, card.power_limit_w, card.power_limit_requested_w) == (None, None, None)
-    assert (reading.temp_c, reading.margin_c, reading.throttle_thermal_ns) == (81.0, 13.0, 900_000_000)
+    assert (
+        reading.vram_used_mib,
+        reading.mem_clock_mhz,
+        reading.power_limit_w,
+        reading.mem_temp_c,
+    ) == (None, None, None, None)
+    assert (card.vram_total_mib, card.power_limit_w, card.power_limit_requested_w) == (
+        None,
+        None,
+        None,
+    )
+    assert (reading.temp_c, reading.margin_c, reading.throttle_thermal_ns) == (
+        81.0,
+        13.0,
+        900_000_000,
+    )
 
 
 @on("vgpu-guest")
 def test_a_guest_without_any_sensor_is_read_for_what_it_has(session: Nvml, platform: str) -> None:
     reading = look(session)
-    assert (reading.temp_c, reading.power_w, reading.sm_clock_mhz, reading.event_reasons) == (None, None, None, None)
+    assert (reading.temp_c, reading.power_w, reading.sm_clock_mhz, reading.event_reasons) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert (reading.util, reading.vram_used_mib) == (0.35, 20480.0)
 
 
 @on("wsl2")
-def test_under_wsl2_a_utilisation_that_is_not_told_is_unknown_and_not_an_idle_card(session: Nvml, platform: str) -> None:
+def test_under_wsl2_a_utilisation_that_is_not_told_is_unknown_and_not_an_idle_card(
+    session: Nvml, platform: str
+) -> None:
     reading, (card,) = look(session), session.identity().cards
-    assert (reading.util, card.processes, reading.temp_c, reading.power_w) == (None, None, 52.0, 180.25)
+    assert (reading.util, card.processes, reading.temp_c, reading.power_w) == (
+        None,
+        None,
+        52.0,
+        180.25,
+    )

@@ -77,6 +77,12 @@ def test_the_request_is_json_and_shares_nothing_with_the_probe() -> None:
 
 def test_a_prompt_is_counted_through_the_template_settings_it_is_sent_with() -> None:
     kwargs = {"enable_thinking": False}
-    body = tokenize_body(replace(CHAT, sampling={"chat_template_kwargs": kwargs, "seed": 1}), "tiny")
-    assert body == {"model": "tiny", "messages": [{"role": "user", "content": "Is the sky blue?"}], "chat_template_kwargs": kwargs}
+    body = tokenize_body(
+        replace(CHAT, sampling={"chat_template_kwargs": kwargs, "seed": 1}), "tiny"
+    )
+    assert body == {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Is the sky blue?"}],
+        "chat_template_kwargs": kwargs,
+    }
     assert tokenize_body(PLAIN, None) == {"prompt": "The sky is"}

@@ -15,9 +15,13 @@ from monitor.measure.api import ServerRefusedError, ServerUnreachableError
 from monitor.measure.score import MOST_TOKENS, score, scored_tokens
 from monitor.model import PinnedOutput
 
-CAPTURE = Path(__file__).parent.parent / "captures" / "vllm-0.32.0" / "completions_prompt_logprobs.json"
+CAPTURE = (
+    Path(__file__).parent.parent / "captures" / "vllm-0.32.0" / "completions_prompt_logprobs.json"
+)
 PROMPT = [1, 3, 640, 421, 656, 31, 661, 662, 4]
-GUTEN_MORGEN = PinnedOutput("Guten Morgen", ("Guten", " Morgen"), (633, 657), (-0.002, -0.0018), "stop")
+GUTEN_MORGEN = PinnedOutput(
+    "Guten Morgen", ("Guten", " Morgen"), (633, 657), (-0.002, -0.0018), "stop"
+)
 PROBE = a_probe(sampling={"logprobs": 5})
 
 
@@ -32,7 +36,9 @@ class Server:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         if request.url.path == "/tokenize":
-            return httpx.Response(200, json={"count": len(self.prompt), "tokens": self.prompt, "max_model_len": 1024})
+            return httpx.Response(
+                200, json={"count": len(self.prompt), "tokens": self.prompt, "max_model_len": 1024}
+            )
         self.asked.append(body)
         return httpx.Response(self.status, json=self.answer)
 
@@ -42,12 +48,17 @@ class Server:
         return httpx.AsyncClient(transport=httpx.MockTransport(self), base_url="http://server")
 
 
-async def test_the_pinned_answer_is_sent_behind_the_prompt_and_its_tokens_come_back_with_their_scores() -> None:
+async def test_the_pinned_answer_is_sent_behind_the_prompt_and_its_tokens_come_back_with_their_scores() -> (
+    None
+):
     server = Server()
     async with server.http as http:
         found = await score(http, PROBE, "tiny", GUTEN_MORGEN)
     assert found is not None
-    assert [(t.token, round(t.logprob or 0, 5)) for t in found.answer.tokens] == [("Guten", -0.00204), (" Morgen", -0.00177)]
+    assert [(t.token, round(t.logprob or 0, 5)) for t in found.answer.tokens] == [
+        ("Guten", -0.00204),
+        (" Morgen", -0.00177),
+    ]
     assert found.tokens == len(PROMPT) + 2 + 1
     [body] = server.asked
     assert body["prompt"] == [*PROMPT, 633, 657]
@@ -57,9 +68,16 @@ async def test_the_pinned_answer_is_sent_behind_the_prompt_and_its_tokens_come_b
 
 
 def test_what_else_could_have_come_stands_beside_the_token_and_never_the_token_itself() -> None:
-    good, bad = ({"logprob": -3.0, "rank": 2, "decoded_token": " good"}, {"logprob": -0.1, "rank": 1, "decoded_token": " bad"})
+    good, bad = (
+        {"logprob": -3.0, "rank": 2, "decoded_token": " good"},
+        {"logprob": -0.1, "rank": 1, "decoded_token": " bad"},
+    )
     entries = [None, {"7": good, "9": bad}]
-    [token] = scored_tokens({"choices": [{"prompt_logprobs": entries}]}, PinnedOutput(" good", (" good",), (7,), (-2.0,), "stop"), 1)
+    [token] = scored_tokens(
+        {"choices": [{"prompt_logprobs": entries}]},
+        PinnedOutput(" good", (" good",), (7,), (-2.0,), "stop"),
+        1,
+    )
     assert (token.token, token.logprob, dict(token.top)) == (" good", -3.0, {" bad": -0.1})
 
 
@@ -74,7 +92,14 @@ async def test_a_pin_without_token_ids_and_one_that_is_too_long_are_not_asked_fo
 
 @pytest.mark.parametrize(
     "answer",
-    [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"prompt_logprobs": None}]}, {"choices": [{"prompt_logprobs": [None] * 3}]}, []],
+    [
+        {},
+        {"choices": []},
+        {"choices": [{}]},
+        {"choices": [{"prompt_logprobs": None}]},
+        {"choices": [{"prompt_logprobs": [None] * 3}]},
+        [],
+    ],
 )
 async def test_an_answer_without_the_scores_is_refused_in_words(answer: Any) -> None:
     async with Server(answer).http as http:

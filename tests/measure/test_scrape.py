@@ -1,4 +1,6 @@
-"""The metrics page: every figure from its series, none from a series that is not there, and a state for a page that does not come."""
+"""The metrics page: every figure from its series, none from a series that is not there, and a state
+for a page that does not come.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ def test_the_page_of_an_idle_server_gives_every_figure() -> None:
         "model_name": "tiny-canary",
     }
     assert cache is not None
-    assert (cache["block_size"], cache["cache_dtype"], cache["num_gpu_blocks"]) == ("128", "auto", "4096")
+    assert (cache["block_size"], cache["cache_dtype"], cache["num_gpu_blocks"]) == (
+        "128",
+        "auto",
+        "4096",
+    )
     assert (page.at, page.state) == (NOON, "ok")
 
 
@@ -80,14 +86,22 @@ def test_the_page_under_load_tells_the_queue_once_and_not_again_by_its_reasons()
 
 def test_finished_requests_are_those_of_every_reason() -> None:
     assert captured("after_traffic").requests_finished == 11.0
-    reasons = [f'vllm:request_success_total{{finished_reason="{r}"}} {n}' for r, n in (("stop", 3), ("length", 2), ("abort", 1))]
+    reasons = [
+        f'vllm:request_success_total{{finished_reason="{r}"}} {n}'
+        for r, n in (("stop", 3), ("length", 2), ("abort", 1))
+    ]
     assert parsed("\n".join(reasons)).requests_finished == 6.0
 
 
 def test_with_two_api_servers_the_process_start_is_unknown_and_the_rest_is_there() -> None:
     page = captured("two_api_servers")
     assert page.process_start_s is None
-    assert (page.engine_steps, page.prompt_tokens, page.generation_tokens, page.queue_count) == (6.0, 9.0, 6.0, 3.0)
+    assert (page.engine_steps, page.prompt_tokens, page.generation_tokens, page.queue_count) == (
+        6.0,
+        9.0,
+        6.0,
+        3.0,
+    )
     assert page.asleep is False
 
 
@@ -98,13 +112,21 @@ def test_a_page_without_vllm_series_knows_nothing_and_never_says_zero() -> None:
 @pytest.mark.parametrize("field", ALIASES)
 def test_a_series_that_is_missing_leaves_only_its_own_figure_unknown(field: str) -> None:
     text = (CAPTURES / "metrics_idle.txt").read_text() + "\n".join(
-        f'{name}{{engine="0"}} 5' for name in ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
+        f'{name}{{engine="0"}} 5'
+        for name in (
+            "vllm:spec_decode_num_draft_tokens_total",
+            "vllm:spec_decode_num_accepted_tokens_total",
+        )
     )
-    kept = [line for line in text.splitlines() if line.split("{")[0].split(" ")[0] not in ALIASES[field]]
+    kept = [
+        line for line in text.splitlines() if line.split("{")[0].split(" ")[0] not in ALIASES[field]
+    ]
     whole, page = parse_page(text, NOON), parse_page("\n".join(kept), NOON)
     known = figures(whole)
     assert known.pop(field) is not None
-    for name in {"running": ["model_name"], "requests_finished": ["requests_aborted"]}.get(field, []):  # read from the same series
+    for name in {"running": ["model_name"], "requests_finished": ["requests_aborted"]}.get(
+        field, []
+    ):  # read from the same series
         del known[name]
     assert figures(page) == known
 
@@ -114,12 +136,20 @@ def test_a_series_that_is_missing_leaves_only_its_own_figure_unknown(field: str)
     [
         ("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc", "kv_usage"),
         ("vllm:time_in_queue_requests_sum", "vllm:request_queue_time_seconds_sum", "queue_s_sum"),
-        ("vllm:time_in_queue_requests_count", "vllm:request_queue_time_seconds_count", "queue_count"),
+        (
+            "vllm:time_in_queue_requests_count",
+            "vllm:request_queue_time_seconds_count",
+            "queue_count",
+        ),
     ],
 )
-def test_a_renamed_series_is_read_under_its_old_name_and_never_twice(old: str, new: str, field: str) -> None:
+def test_a_renamed_series_is_read_under_its_old_name_and_never_twice(
+    old: str, new: str, field: str
+) -> None:
     assert getattr(parsed(f'{old}{{model_name="m"}} 0.5'), field) == 0.5
-    assert getattr(parsed(f'{old}{{model_name="m"}} 0.5\n{new}{{model_name="m"}} 0.25'), field) == 0.25
+    assert (
+        getattr(parsed(f'{old}{{model_name="m"}} 0.5\n{new}{{model_name="m"}} 0.25'), field) == 0.25
+    )
 
 
 def test_several_engines_are_summed_but_their_cache_is_as_full_as_the_fullest() -> None:
@@ -133,7 +163,10 @@ def test_several_engines_are_summed_but_their_cache_is_as_full_as_the_fullest() 
 
 @pytest.mark.parametrize(("awake", "asleep"), [("1", False), ("0", True)])
 def test_a_server_sleeps_when_it_is_not_awake(awake: str, asleep: bool) -> None:
-    rows = f'vllm:engine_sleep_state{{sleep_state="awake"}} {awake}\nvllm:engine_sleep_state{{sleep_state="discard_all"}} 0'
+    rows = (
+        f'vllm:engine_sleep_state{{sleep_state="awake"}} '
+        f'{awake}\nvllm:engine_sleep_state{{sleep_state="discard_all"}} 0'
+    )
     assert parsed(rows).asleep is asleep
 
 
@@ -143,7 +176,10 @@ def test_whether_a_server_without_sleep_states_sleeps_is_unknown() -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
 def test_a_value_that_is_no_number_is_unknown(value: str) -> None:
-    assert figures(parsed(f"vllm:kv_cache_usage_perc {value}\nvllm:num_requests_running {value}")) == {}
+    assert (
+        figures(parsed(f"vllm:kv_cache_usage_perc {value}\nvllm:num_requests_running {value}"))
+        == {}
+    )
 
 
 def test_labels_may_hold_braces_commas_and_quotes() -> None:
@@ -153,13 +189,24 @@ def test_labels_may_hold_braces_commas_and_quotes() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(name for names in ALIASES.values() for name in names)), st.text('{}",=\\ 019abc.+-eN\t', max_size=20))
+@given(
+    st.sampled_from(sorted(name for names in ALIASES.values() for name in names)),
+    st.text('{}",=\\ 019abc.+-eN\t', max_size=20),
+)
 def test_a_broken_line_raises_nothing_but_what_read_catches(name: str, rest: str) -> None:
     with suppress(ValueError, KeyError):
         parsed(name + rest)
 
 
-@pytest.mark.parametrize("text", ["<html><body>Sign in</body></html>", "", '{"detail":"Not Found"}', "vllm:num_requests_running 3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html><body>Sign in</body></html>",
+        "",
+        '{"detail":"Not Found"}',
+        "vllm:num_requests_running 3",
+    ],
+)
 def test_a_login_page_is_no_metrics_page(text: str) -> None:
     assert not looks_like_metrics(text)
 
@@ -171,12 +218,17 @@ async def test_a_page_is_read_over_http(standin: StandIn, http: httpx.AsyncClien
     assert abs((datetime.now(UTC) - page.at).total_seconds()) < 5
 
 
-async def test_a_sleeping_server_says_so_on_its_page(standin: StandIn, http: httpx.AsyncClient) -> None:
+async def test_a_sleeping_server_says_so_on_its_page(
+    standin: StandIn, http: httpx.AsyncClient
+) -> None:
     standin.state.sleeping = True
     assert (await MetricsPage(http, f"{standin.url}/metrics").read()).asleep is True
 
 
-@pytest.mark.parametrize(("status", "state"), [(404, "http_error"), (500, "http_error"), ("garbage", "unreadable"), ("slow", "timeout")])
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [(404, "http_error"), (500, "http_error"), ("garbage", "unreadable"), ("slow", "timeout")],
+)
 async def test_a_page_that_does_not_come_has_a_state_and_no_figure(
     standin: StandIn, http: httpx.AsyncClient, status: int | str, state: str
 ) -> None:
@@ -195,26 +247,39 @@ async def test_a_page_behind_a_redirect_is_followed() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/metrics":
             return httpx.Response(307, headers={"Location": "/metrics/"})
-        return httpx.Response(200, text="# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n")
+        return httpx.Response(
+            200, text="# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
+        )
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
         assert (await MetricsPage(http, "http://server/metrics").read()).running == 1.0
 
 
 @pytest.mark.parametrize(
-    "body", [b"# HELP x\nvllm:num_requests_running{engine=", b"# HELP x\nvllm:num_requests_running many", b"\xff\xfe\x00"]
+    "body",
+    [
+        b"# HELP x\nvllm:num_requests_running{engine=",
+        b"# HELP x\nvllm:num_requests_running many",
+        b"\xff\xfe\x00",
+    ],
 )
 async def test_a_page_that_breaks_off_is_unreadable(body: bytes) -> None:
-    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=body))) as http:
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(lambda _: httpx.Response(200, content=body))
+    ) as http:
         page = await MetricsPage(http, "http://server/metrics").read()
     assert (page.state, figures(page)) == ("unreadable", {})
 
 
-@pytest.mark.parametrize("charset", ["hex", "zlib", "bz2", "rot13", "utf-7", "undefined", "idna", "\u00e4"])
+@pytest.mark.parametrize(
+    "charset", ["hex", "zlib", "bz2", "rot13", "utf-7", "undefined", "idna", "\u00e4"]
+)
 async def test_a_charset_that_is_none_costs_the_page_at_most(charset: str) -> None:
     headers = {"Content-Type": f"text/plain; charset={charset}".encode("latin-1")}
     content = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=list(headers.items()), content=content))
+    transport = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers=list(headers.items()), content=content)
+    )
     async with httpx.AsyncClient(transport=transport) as http:
         page = await MetricsPage(http, "http://server/metrics").read()
     assert page.state in {"ok", "unreadable"}
@@ -222,10 +287,16 @@ async def test_a_charset_that_is_none_costs_the_page_at_most(charset: str) -> No
 
 @pytest.mark.parametrize("start", ["1e18", "-1", "253402300800"])
 def test_a_start_that_no_calendar_has_is_unknown(start: str) -> None:
-    page = parse_page(f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start}\n", datetime.now(UTC))
+    page = parse_page(
+        f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start}\n",
+        datetime.now(UTC),
+    )
     assert page.process_start_s is None
 
 
 def test_counters_whose_sum_no_float_holds_are_unknown() -> None:
     lines = "".join(f'vllm:num_requests_running{{engine="{n}"}} 1e308\n' for n in range(9))
-    assert parse_page(f"# TYPE vllm:num_requests_running gauge\n{lines}", datetime.now(UTC)).running is None
+    assert (
+        parse_page(f"# TYPE vllm:num_requests_running gauge\n{lines}", datetime.now(UTC)).running
+        is None
+    )

@@ -1,4 +1,6 @@
-"""The stream client against a stand-in and against servers that misbehave on the wire: marks, outcomes, and nothing left behind."""
+"""The stream client against a stand-in and against servers that misbehave on the wire: marks,
+outcomes, and nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,28 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat(prompt: str = SKY, **options: Any) -> CanaryRequest:
-    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 64, "stream": True, "return_token_ids": True, **options}
-    return CanaryRequest("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}}, "canary-1")
+    body = {
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": 64,
+        "stream": True,
+        "return_token_ids": True,
+        **options,
+    }
+    return CanaryRequest(
+        "/v1/chat/completions", {**body, "stream_options": {"include_usage": True}}, "canary-1"
+    )
 
 
 async def no_counter() -> float | None:
     return None
 
 
-async def streamed(url: str, request: CanaryRequest | None = None, limits: Limits = SHORT, key: Secret | None = None) -> Stream:
+async def streamed(
+    url: str,
+    request: CanaryRequest | None = None,
+    limits: Limits = SHORT,
+    key: Secret | None = None,
+) -> Stream:
     async with client(url, key) as http:
         return await stream(http, request or chat(), limits, None, no_counter)
 
@@ -52,7 +67,11 @@ async def server_that(reply: Callable[[asyncio.StreamWriter], Any]) -> AsyncIter
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length")
+            )
             await reader.readexactly(length)
             await reply(writer)
             await writer.drain()
@@ -88,7 +107,17 @@ async def left_over(before: set[asyncio.Task[Any]]) -> list[str]:
 async def test_the_marks_of_a_good_answer_come_in_their_order(standin: StandIn) -> None:
     result = await streamed(standin.url)
     m = result.marks
-    marks = [m.connect_started, m.connected, m.sent, m.headers, m.first_event, m.first_token, m.first_visible, m.last_token, m.done]
+    marks = [
+        m.connect_started,
+        m.connected,
+        m.sent,
+        m.headers,
+        m.first_event,
+        m.first_token,
+        m.first_visible,
+        m.last_token,
+        m.done,
+    ]
     assert all(mark is not None for mark in marks)
     assert marks == sorted(marks, key=lambda mark: mark or 0)
     assert (result.outcome, result.http_status, result.detail) == (Outcome.OK, 200, None)
@@ -124,10 +153,19 @@ async def test_reasoning_is_the_first_token_and_not_yet_visible(standin: StandIn
 
 
 async def test_a_tool_call_is_an_answer() -> None:
-    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    delta = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}).encode()
+    call = {
+        "index": 0,
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "look", "arguments": "{}"},
+    }
+    delta = json.dumps(
+        {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+    ).encode()
     finish = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n'
-    async with server_that(sending(HEAD, b"connection: close\r\n\r\n", ROLE, b"data: ", delta, b"\n\n", finish, DONE)) as url:
+    async with server_that(
+        sending(HEAD, b"connection: close\r\n\r\n", ROLE, b"data: ", delta, b"\n\n", finish, DONE)
+    ) as url:
         result = await streamed(url)
     assert (result.outcome, result.answer.tool_arguments) == (Outcome.OK, "look{}")
     assert result.marks.ttft_visible_ms is not None
@@ -135,7 +173,9 @@ async def test_a_tool_call_is_an_answer() -> None:
 
 async def test_every_canary_opens_a_connection_of_its_own(standin: StandIn) -> None:
     async with client(standin.url, None) as http:
-        standin.state.http_status = 503  # read to its end, so that the connection could be used again
+        standin.state.http_status = (
+            503  # read to its end, so that the connection could be used again
+        )
         one = await stream(http, chat(), SHORT, None, no_counter)
         standin.state.http_status = 200
         two = await stream(http, chat(), SHORT, None, no_counter)
@@ -153,7 +193,9 @@ async def test_the_request_names_itself_and_asks_for_bytes_as_they_are(standin: 
     assert "authorization" not in headers
 
 
-async def test_a_proxy_of_the_environment_is_not_used_for_this_machine(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     assert (await streamed(standin.url)).outcome is Outcome.OK
@@ -177,20 +219,47 @@ async def test_what_comes_after_done_is_not_waited_for() -> None:
         ([], Outcome.TRUNCATED, "finish reason"),
         ([ROLE, STOP, DONE], Outcome.EMPTY, "no text"),
         ([ROLE, b'data: {"choices":[{"in\n\n', YES, STOP, DONE], Outcome.MALFORMED, "not JSON"),
-        ([ROLE, YES, b'data: {"error":{"message":"out of memory"}}\n\n', DONE], Outcome.STREAM_ERROR, "out of memory"),
+        (
+            [ROLE, YES, b'data: {"error":{"message":"out of memory"}}\n\n', DONE],
+            Outcome.STREAM_ERROR,
+            "out of memory",
+        ),
         ([b'data: {"choices":5,"usage":[],"metrics":"x"}\n\n', YES, STOP, DONE], Outcome.OK, None),
-        ([b'data: {"choices":[{"token_ids":5,"delta":{"tool_calls":7},"logprobs":{"tokens":3}}]}\n\n', YES, STOP, DONE], Outcome.OK, None),
+        (
+            [
+                b'data: {"choices":[{"token_ids":5,"delta":{"tool_calls":7},"logprobs":{"tokens":3}}]}\n\n',
+                YES,
+                STOP,
+                DONE,
+            ],
+            Outcome.OK,
+            None,
+        ),
     ],
-    ids=["no done", "no finish", "role only", "nothing", "empty", "bad JSON", "error event", "odd chunk", "odd choice"],
+    ids=[
+        "no done",
+        "no finish",
+        "role only",
+        "nothing",
+        "empty",
+        "bad JSON",
+        "error event",
+        "odd chunk",
+        "odd choice",
+    ],
 )
-async def test_a_stream_that_ends_by_itself_is_judged_by_what_came(parts: list[bytes], outcome: Outcome, told: str | None) -> None:
+async def test_a_stream_that_ends_by_itself_is_judged_by_what_came(
+    parts: list[bytes], outcome: Outcome, told: str | None
+) -> None:
     async with server_that(sending(HEAD, b"connection: close\r\n\r\n", *parts)) as url:
         result = await streamed(url)
     assert result.outcome is outcome
     assert (told in (result.detail or "")) if told else result.detail is None
 
 
-async def test_a_connection_that_breaks_in_the_stream_is_a_stream_error_with_what_had_come() -> None:
+async def test_a_connection_that_breaks_in_the_stream_is_a_stream_error_with_what_had_come() -> (
+    None
+):
     chunked = b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(ROLE + YES), ROLE + YES)
     async with server_that(sending(HEAD, chunked)) as url:
         result = await streamed(url)
@@ -217,17 +286,30 @@ async def test_a_connection_closed_before_any_answer_is_refused() -> None:
     assert result.marks.headers is None
 
 
-async def test_a_port_where_nobody_listens_is_refused_with_no_mark_but_the_attempt(standin: StandIn) -> None:
+async def test_a_port_where_nobody_listens_is_refused_with_no_mark_but_the_attempt(
+    standin: StandIn,
+) -> None:
     await standin.stop()
     result = await streamed(standin.url)
     assert result.outcome is Outcome.REFUSED
-    assert (result.marks.connected, result.marks.sent, result.marks.ttft_ms, result.marks.e2e_ms) == (None, None, None, None)
+    assert (
+        result.marks.connected,
+        result.marks.sent,
+        result.marks.ttft_ms,
+        result.marks.e2e_ms,
+    ) == (None, None, None, None)
     assert "no connection" in (result.detail or "")
 
 
 @pytest.mark.parametrize("kind", [b"text/html", b"application/json"])
-async def test_an_answer_that_is_no_event_stream_is_malformed_and_its_text_is_told(kind: bytes) -> None:
-    reply = sending(b"HTTP/1.1 200 OK\r\ncontent-type: " + kind + b"\r\nconnection: close\r\n\r\n<h1>Sign in</h1>")
+async def test_an_answer_that_is_no_event_stream_is_malformed_and_its_text_is_told(
+    kind: bytes,
+) -> None:
+    reply = sending(
+        b"HTTP/1.1 200 OK\r\ncontent-type: "
+        + kind
+        + b"\r\nconnection: close\r\n\r\n<h1>Sign in</h1>"
+    )
     async with server_that(reply) as url:
         result = await streamed(url)
     assert result.outcome is Outcome.MALFORMED
@@ -237,7 +319,9 @@ async def test_an_answer_that_is_no_event_stream_is_malformed_and_its_text_is_to
 
 async def test_an_event_that_never_ends_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 10_000)
-    async with server_that(sending(HEAD, b"connection: close\r\n\r\ndata: ", *[b"x" * 8000] * 4)) as url:
+    async with server_that(
+        sending(HEAD, b"connection: close\r\n\r\ndata: ", *[b"x" * 8000] * 4)
+    ) as url:
         result = await streamed(url)
     assert result.outcome is Outcome.MALFORMED
     assert "larger than 10000 bytes" in (result.detail or "")
@@ -278,7 +362,9 @@ async def test_a_blocked_loop_is_seen_as_lag_of_the_observer(standin: StandIn) -
     assert result.observer_lag_ms > 100
 
 
-async def test_a_cancelled_canary_leaves_no_task_and_the_server_sees_it_go(standin: StandIn) -> None:
+async def test_a_cancelled_canary_leaves_no_task_and_the_server_sees_it_go(
+    standin: StandIn,
+) -> None:
     standin.state.ttft_s = 30.0
     before = asyncio.all_tasks()
     async with client(standin.url, None) as http:
@@ -302,7 +388,9 @@ async def test_a_finished_canary_leaves_no_task(standin: StandIn, fault: str | N
     assert await left_over(before) == []
 
 
-async def test_a_wait_that_is_given_up_tells_why(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_that_is_given_up_tells_why(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
     standin.state.frozen = True
     result = await streamed(standin.url, limits=Limits(max_wait_s=0.1))
@@ -310,7 +398,9 @@ async def test_a_wait_that_is_given_up_tells_why(standin: StandIn, monkeypatch: 
     assert "no step counter" in (result.detail or "")
 
 
-async def test_an_answer_that_is_cut_for_its_length_is_told_as_such(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_cut_for_its_length_is_told_as_such(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
     standin.state.stream_fault = "endless_drip"
     result = await streamed(standin.url, limits=Limits(max_wait_s=1.0, answer_s=0.3))
@@ -319,7 +409,9 @@ async def test_an_answer_that_is_cut_for_its_length_is_told_as_such(standin: Sta
     assert "counter" not in (result.detail or "")
 
 
-async def test_the_key_goes_into_a_header_and_is_shown_nowhere(standin: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_key_goes_into_a_header_and_is_shown_nowhere(
+    standin: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     standin.state.api_key = KEY
     good = await streamed(standin.url, key=Secret(KEY))
@@ -327,10 +419,16 @@ async def test_the_key_goes_into_a_header_and_is_shown_nowhere(standin: StandIn,
     refused = await streamed(standin.url, key=Secret(KEY))
     assert (good.outcome, refused.outcome) == (Outcome.OK, Outcome.HTTP_ERROR)
     assert standin.state.headers[-1]["authorization"] == f"Bearer {KEY}"
-    assert not [text for text in (repr(good), repr(refused), repr(Secret(KEY)), str(Secret(KEY)), caplog.text) if KEY in text]
+    assert not [
+        text
+        for text in (repr(good), repr(refused), repr(Secret(KEY)), str(Secret(KEY)), caplog.text)
+        if KEY in text
+    ]
 
 
-async def test_a_key_that_no_header_can_carry_is_an_outcome_that_does_not_show_it(standin: StandIn) -> None:
+async def test_a_key_that_no_header_can_carry_is_an_outcome_that_does_not_show_it(
+    standin: StandIn,
+) -> None:
     result = await streamed(standin.url, key=Secret(f"{KEY}\nsecond line"))
     assert result.outcome is Outcome.REFUSED
     assert "sk-4f1d" not in repr(result)

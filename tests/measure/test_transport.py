@@ -1,4 +1,6 @@
-"""The road to a server: through TLS with one's own authority, through a gateway's path or a proxy, and what fails on the way."""
+"""The road to a server: through TLS with one's own authority, through a gateway's path or a proxy,
+and what fails on the way.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ from monitor.model import Outcome
 from .peers import CA_FILE, Peer, peer
 
 LIMITS = Limits(max_wait_s=5.0, hang_after_s=5.0, give_up_s=20.0, answer_s=20.0)
-ASK = CanaryRequest("/v1/chat/completions", {"messages": [{"role": "user", "content": "Is the sky blue?"}], "stream": True}, "canary-1")
+ASK = CanaryRequest(
+    "/v1/chat/completions",
+    {"messages": [{"role": "user", "content": "Is the sky blue?"}], "stream": True},
+    "canary-1",
+)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
@@ -39,7 +45,10 @@ DONE = b"data: [DONE]\n\n"
 
 def token(word: str) -> bytes:
     """One token's event."""
-    return b'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n' % word.encode()
+    return (
+        b'data: {"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n'
+        % word.encode()
+    )
 
 
 async def no_counter() -> float | None:
@@ -48,7 +57,9 @@ async def no_counter() -> float | None:
 
 async def streamed(url: str, **settings: Any) -> Stream:
     """One canary through the client of a configured target."""
-    async with client_of(TargetSettings.model_validate({"name": "local", "url": url, **settings})) as http:
+    async with client_of(
+        TargetSettings.model_validate({"name": "local", "url": url, **settings})
+    ) as http:
         return await stream(http, ASK, LIMITS, None, no_counter)
 
 
@@ -59,13 +70,23 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-# -- TLS --------------------------------------------------------------------------------------------------------------
+# -- TLS
+# --------------------------------------------------------------------------------------------------------------
 
 
 def in_order(result: Stream) -> list[int]:
     """The marks of a good answer, each there and none before the one before it."""
     m = result.marks
-    marks = [m.connect_started, m.connected, m.sent, m.headers, m.first_event, m.first_token, m.last_token, m.done]
+    marks = [
+        m.connect_started,
+        m.connected,
+        m.sent,
+        m.headers,
+        m.first_event,
+        m.first_token,
+        m.last_token,
+        m.done,
+    ]
     found = [mark for mark in marks if mark is not None]
     assert len(found) == len(marks)
     assert found == sorted(found)
@@ -94,7 +115,9 @@ async def test_events_that_come_in_one_piece_came_at_one_moment(tls: bool) -> No
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_an_event_counts_from_when_its_last_byte_was_there(tls: bool) -> None:
-    """Inside TLS the first half of a record says nothing yet, and the events before it keep their own time."""
+    """Inside TLS the first half of a record says nothing yet, and the events before it keep their
+    own time.
+    """
 
     def script(server: Peer) -> None:
         server.read_request()
@@ -155,7 +178,9 @@ async def test_a_large_answer_inside_tls_comes_whole() -> None:
 
 
 @pytest.mark.usefixtures("no_proxies")
-async def test_the_name_in_the_certificate_must_be_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_name_in_the_certificate_must_be_the_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def here(_: str, port: int) -> list[Any]:
         return [(socket.AF_INET, ("127.0.0.1", port))]
 
@@ -179,19 +204,25 @@ async def test_a_plain_server_where_tls_was_expected_is_refused_with_the_reason(
         writer.close()
 
     server = await asyncio.start_server(rude, "127.0.0.1", 0)
-    result = await streamed(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", ca_file=CA_FILE)
+    result = await streamed(
+        f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", ca_file=CA_FILE
+    )
     server.close()
     assert result.outcome is Outcome.REFUSED
     assert "SSL" in (result.detail or "")
 
 
 def test_an_authority_that_cannot_be_read_is_the_users_to_mend(tmp_path: Any) -> None:
-    target = TargetSettings.model_validate({"name": "local", "url": "https://gpu.test", "ca_file": str(tmp_path / "none.pem")})
+    target = TargetSettings.model_validate(
+        {"name": "local", "url": "https://gpu.test", "ca_file": str(tmp_path / "none.pem")}
+    )
     with pytest.raises(ConnectionSetupError, match=r"none\.pem"):
         client_of(target)
 
 
-async def test_a_fleet_reads_the_well_known_authorities_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fleet_reads_the_well_known_authorities_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """200 targets had 200 copies of them: 0.7 MB and 20 ms each."""
     well_known_authorities.cache_clear()
     read: list[str | None] = []
@@ -208,7 +239,8 @@ async def test_a_fleet_reads_the_well_known_authorities_once(monkeypatch: pytest
     assert len(read) <= 1
 
 
-# -- gateways and proxies ---------------------------------------------------------------------------------------------
+# -- gateways and proxies
+# ---------------------------------------------------------------------------------------------
 
 
 async def test_a_gateways_path_is_before_every_path_of_ours(standin: StandIn) -> None:
@@ -218,18 +250,30 @@ async def test_a_gateways_path_is_before_every_path_of_ours(standin: StandIn) ->
     target = TargetSettings.model_validate({"name": "local", "url": f"{standin.url}/team/a/v1"})
     async with client_of(target) as http:
         await MetricsPage(http, target.metrics_page).read()
-    assert standin.state.paths == ["POST /team/a/v1/chat/completions", "GET /team/a/v1/models", "GET /team/a/metrics"]
+    assert standin.state.paths == [
+        "POST /team/a/v1/chat/completions",
+        "GET /team/a/v1/models",
+        "GET /team/a/metrics",
+    ]
 
 
 async def test_a_metrics_page_behind_another_address_is_read_there(standin: StandIn) -> None:
     async with StandIn() as metrics:
-        target = TargetSettings.model_validate({"name": "local", "url": standin.url, "metrics_url": f"{metrics.url}/metrics"})
+        target = TargetSettings.model_validate(
+            {"name": "local", "url": standin.url, "metrics_url": f"{metrics.url}/metrics"}
+        )
         async with client_of(target) as http:
             page = await MetricsPage(http, target.metrics_page).read()
-        assert (page.state, metrics.state.paths, standin.state.paths) == ("ok", ["GET /metrics"], [])
+        assert (page.state, metrics.state.paths, standin.state.paths) == (
+            "ok",
+            ["GET /metrics"],
+            [],
+        )
 
 
-@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("127.0.0.1", "localhost")])
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("127.0.0.1", "localhost")]
+)
 async def test_a_server_is_reached_by_number_and_by_name_on_a_road_of_ours(
     host: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +291,9 @@ async def test_a_server_is_reached_by_number_and_by_name_on_a_road_of_ours(
         pytest.skip(f"this machine has no {host}")
     async with client(f"http://{address}:{standin.port}", None) as http:
         result = await stream(http, ASK, LIMITS, None, no_counter)
-        assert (await MetricsPage(http, f"http://{address}:{standin.port}/metrics").read()).state == "ok"
+        assert (
+            await MetricsPage(http, f"http://{address}:{standin.port}/metrics").read()
+        ).state == "ok"
     await standin.stop()
     assert result.outcome is Outcome.OK
     assert len(opened) == 2
@@ -280,7 +326,9 @@ async def proxy(answer: Callable[[str], bytes]) -> AsyncIterator[tuple[str, list
 
 
 @pytest.mark.usefixtures("no_proxies")
-async def test_a_proxy_of_the_environment_is_used_and_marks_are_still_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_used_and_marks_are_still_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with proxy(lambda _: HEAD + ROLE + token("Yes") + STOP + DONE) as (address, asked):
         monkeypatch.setenv("HTTP_PROXY", address)
         result = await streamed("http://gpu.test:8000")
@@ -302,7 +350,11 @@ async def test_a_proxy_of_the_environment_is_used_and_marks_are_still_taken(monk
         ({"ALL_PROXY": "http://p:1"}, "http://localhost:8000", False),
         ({"ALL_PROXY": "http://p:1"}, "http://[::1]:8000", False),
         ({"ALL_PROXY": "http://p:1", "NO_PROXY": "gpu.test"}, "http://gpu.test:8000", False),
-        ({"ALL_PROXY": "http://p:1", "NO_PROXY": "other.test,.test"}, "http://gpu.test:8000", False),
+        (
+            {"ALL_PROXY": "http://p:1", "NO_PROXY": "other.test,.test"},
+            "http://gpu.test:8000",
+            False,
+        ),
         ({"ALL_PROXY": "http://p:1", "NO_PROXY": "10.0.0.7"}, "http://10.0.0.7:8000", False),
         ({"ALL_PROXY": "http://p:1", "NO_PROXY": "*"}, "http://gpu.test:8000", False),
         ({"ALL_PROXY": "http://p:1", "NO_PROXY": "other.test"}, "http://gpu.test:8000", True),
@@ -316,8 +368,12 @@ def test_whether_a_proxy_is_on_the_way_is_as_the_environment_says(
     assert goes_through_a_proxy(url) is through
 
 
-def test_a_request_looks_through_no_folder_for_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each lock of httpcore asks for a library that may not be there; on the loop that takes time stamps that is 0.1 ms of file system."""
+def test_a_request_looks_through_no_folder_for_what_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each lock of httpcore asks for a library that may not be there; on the loop that takes time
+    stamps that is 0.1 ms of file system.
+    """
     looked_for: list[str] = []
 
     class Finder:
@@ -330,22 +386,35 @@ def test_a_request_looks_through_no_folder_for_what_is_not_installed(monkeypatch
     assert looked_for == []
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
+# -- errors
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_every_exception_that_httpcore_can_raise_has_its_name_in_httpx() -> None:
-    """What an update of either library adds must not come through under a name that nobody catches."""
+    """What an update of either library adds must not come through under a name that nobody
+    catches.
+    """
     raised = {
         name: kind
         for name in httpcore.__all__
-        if isinstance(kind := getattr(httpcore, name), type) and issubclass(kind, Exception) and hasattr(httpx, name)
+        if isinstance(kind := getattr(httpcore, name), type)
+        and issubclass(kind, Exception)
+        and hasattr(httpx, name)
     }
     assert set(raised.values()) == set(EXCEPTIONS)
-    assert all(EXCEPTIONS[kind].__name__ == name and issubclass(EXCEPTIONS[kind], httpx.HTTPError) for name, kind in raised.items())
+    assert all(
+        EXCEPTIONS[kind].__name__ == name and issubclass(EXCEPTIONS[kind], httpx.HTTPError)
+        for name, kind in raised.items()
+    )
 
 
-async def test_a_server_that_breaks_off_in_its_head_and_in_its_body_raises_what_httpx_raises() -> None:
-    for sent, error in ((b"", httpx.RemoteProtocolError), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nfour", httpx.RemoteProtocolError)):
+async def test_a_server_that_breaks_off_in_its_head_and_in_its_body_raises_what_httpx_raises() -> (
+    None
+):
+    for sent, error in (
+        (b"", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nfour", httpx.RemoteProtocolError),
+    ):
 
         def script(server: Peer, sent: bytes = sent) -> None:
             server.read_request()

@@ -31,7 +31,12 @@ def svg(text: str) -> ElementTree.Element:
 
 def test_probes_are_put_together_as_per_cent_of_what_is_usual_for_each() -> None:
     panels = drawn(60).panels("local")
-    assert set(panels) == {"decode rate, % of usual", "time to first token, % of usual", "SM clock, MHz, GPU-1", "temperature, °C, GPU-1"}
+    assert set(panels) == {
+        "decode rate, % of usual",
+        "time to first token, % of usual",
+        "SM clock, MHz, GPU-1",
+        "temperature, °C, GPU-1",
+    }
     assert {round(value) for _, value in panels["decode rate, % of usual"]} == {100}
     assert panels["SM clock, MHz, GPU-1"][0][1] == 1980
     assert drawn(60).panels("other") == {}
@@ -39,7 +44,11 @@ def test_probes_are_put_together_as_per_cent_of_what_is_usual_for_each() -> None
 
 def test_only_warm_and_good_canaries_are_drawn() -> None:
     sketch = Sketch()
-    for changes in ({"phase": "cold"}, {"outcome": "http_error"}, {"decode_tok_s": None, "ttft_ms": None}):
+    for changes in (
+        {"phase": "cold"},
+        {"outcome": "http_error"},
+        {"decode_tok_s": None, "ttft_ms": None},
+    ):
         sketch.watch("local", a_canary(0, **changes))
     assert sketch.panels("local") == {}
 
@@ -55,8 +64,14 @@ def test_a_year_is_drawn_with_no_more_dots_than_can_be_seen() -> None:
 
 def test_what_was_found_is_a_rectangle_over_its_time_in_every_panel() -> None:
     panels = drawn(600).panels("local")
-    found = Found(START_US + 300 * MINUTE_US, START_US + 450 * MINUTE_US, "page", "speed of decode", "slow")
-    boxes = [e for e in svg(page("t", {"local": panels}, {"local": [found]})).iter("rect") if e.get("opacity") == ".22"]
+    found = Found(
+        START_US + 300 * MINUTE_US, START_US + 450 * MINUTE_US, "page", "speed of decode", "slow"
+    )
+    boxes = [
+        e
+        for e in svg(page("t", {"local": panels}, {"local": [found]})).iter("rect")
+        if e.get("opacity") == ".22"
+    ]
     assert len(boxes) == len(panels)
     assert abs(float(boxes[0].get("width", "0")) / 1020 - 0.25) < 0.02
 

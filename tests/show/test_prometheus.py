@@ -12,7 +12,9 @@ from monitor.show.prometheus import Exporter
 
 
 def value(exporter: Exporter, name: str, **labels: str) -> float | None:
-    """A figure of the page; None where it is not there. Labels that are not given may be anything."""
+    """A figure of the page; None where it is not there. Labels that are not given may be
+    anything.
+    """
     families = text_string_to_metric_families(exporter.text().decode())
     found = [s for family in families for s in family.samples if s.name == f"vllm_canary_{name}"]
     return next((s.value for s in found if labels.items() <= s.labels.items()), None)
@@ -27,7 +29,11 @@ def names(exporter: Exporter) -> set[str]:
 def test_every_name_has_the_prefix() -> None:
     exporter = Exporter()
     exporter.sample(a_sample())
-    assert {line.split()[2][:12] for line in exporter.text().decode().splitlines() if line.startswith("# TYPE")} == {"vllm_canary_"}
+    assert {
+        line.split()[2][:12]
+        for line in exporter.text().decode().splitlines()
+        if line.startswith("# TYPE")
+    } == {"vllm_canary_"}
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
@@ -53,7 +59,10 @@ def test_a_canary_without_a_first_token_adds_to_no_latency_and_is_no_good_sample
     exporter = Exporter()
     exporter.sample(a_sample(outcome=Outcome.QUEUE_CAP, ttft_ms=None))
     assert value(exporter, "samples_total", outcome="queue_cap") == 1
-    assert names(exporter) & {"ttft_seconds_sum", "ttft_seconds_count", "last_ok_timestamp_seconds"} == set()
+    assert (
+        names(exporter) & {"ttft_seconds_sum", "ttft_seconds_count", "last_ok_timestamp_seconds"}
+        == set()
+    )
 
 
 def test_phases_are_never_mixed() -> None:
@@ -74,8 +83,12 @@ def test_an_open_incident_is_counted_and_goes_to_zero_when_it_closes_for_its_tar
     exporter.incidents("local", [down])
     exporter.incidents("remote", [down])
     exporter.incidents("local", [])
-    assert value(exporter, "incidents_open", target="local", kind="server_down", severity="page") == 0
-    assert value(exporter, "incidents_open", target="remote", kind="server_down", severity="page") == 1
+    assert (
+        value(exporter, "incidents_open", target="local", kind="server_down", severity="page") == 0
+    )
+    assert (
+        value(exporter, "incidents_open", target="remote", kind="server_down", severity="page") == 1
+    )
 
 
 def test_whether_the_metrics_page_could_be_read_is_a_figure() -> None:

@@ -20,7 +20,12 @@ def test_a_sample_has_the_documented_fields_in_their_order() -> None:
 
 def test_unknown_is_null_and_words_are_their_values() -> None:
     record = sample_record(a_sample(ttft_ms=None))
-    assert (record["ttft_ms"], record["class"], record["phase"], record["outcome"]) == (None, "chat", "warm", "ok")
+    assert (record["ttft_ms"], record["class"], record["phase"], record["outcome"]) == (
+        None,
+        "chat",
+        "warm",
+        "ok",
+    )
     json.dumps(record)
 
 
@@ -33,7 +38,9 @@ def test_a_time_is_utc_with_microseconds_whatever_zone_it_came_in() -> None:
 
 @pytest.mark.parametrize("text", ["a,b", 'say "x"', "two\nlines", "ü", " "])
 def test_csv_gives_back_what_was_put_in(text: str) -> None:
-    [row] = csv.DictReader(io.StringIO(csv_text([sample_record(a_sample(output=text, ttft_ms=None))])))
+    [row] = csv.DictReader(
+        io.StringIO(csv_text([sample_record(a_sample(output=text, ttft_ms=None))]))
+    )
     assert (row["output"], row["ttft_ms"], row["class"]) == (text, "", "chat")
     assert list(row) == list(SAMPLE_FIELDS)
 

@@ -1,4 +1,6 @@
-"""Words and tables for people: unknown is a dash, the terminal is never steered, and a percentile says what it knows."""
+"""Words and tables for people: unknown is a dash, the terminal is never steered, and a percentile
+says what it knows.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,29 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from monitor.judge.percentiles import Percentile
-from monitor.show.terminal import UNKNOWN, cell, local_time, milliseconds, number, percentile_text, printable, table
+from monitor.show.terminal import (
+    UNKNOWN,
+    cell,
+    local_time,
+    milliseconds,
+    number,
+    percentile_text,
+    printable,
+    table,
+)
 
-ESCAPES = "\x1b[31mred\x1b[0m \x1b]8;;http://evil\x07link\x1b]8;;\x07 \x9b2J \x07 \r over \x08 \u202eright"
+ESCAPES = (
+    "\x1b[31mred\x1b[0m \x1b]8;;http://evil\x07link\x1b]8;;\x07 \x9b2J \x07 \r over \x08 "
+    "\u202eright"
+)
 
 
 def printed(what: object) -> str:
     """What a terminal of colours would be sent."""
     out = io.StringIO()
-    Console(file=out, force_terminal=True, width=200, highlight=False, color_system="standard").print(what)
+    Console(
+        file=out, force_terminal=True, width=200, highlight=False, color_system="standard"
+    ).print(what)
     return out.getvalue()
 
 
@@ -50,7 +66,8 @@ def test_unknown_is_a_dash_and_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(7.44, "7.4"), (99.94, "99.9"), (812.4, "812"), (27310.0, "27,310"), (0.04, "0.0")]
+    ("value", "text"),
+    [(7.44, "7.4"), (99.94, "99.9"), (812.4, "812"), (27310.0, "27,310"), (0.04, "0.0")],
 )
 def test_milliseconds_have_a_decimal_only_where_it_says_something(value: float, text: str) -> None:
     assert milliseconds(value) == text

@@ -22,16 +22,20 @@ def web() -> Iterator[str]:
     """A running server; its answers follow the lists above."""
     alive_problems.clear()
     ready_problems.clear()
-    server = WebServer(application(lambda: b"canary 1\n", lambda: alive_problems, lambda: ready_problems), "127.0.0.1", 0)
+    server = WebServer(
+        application(lambda: b"canary 1\n", lambda: alive_problems, lambda: ready_problems),
+        "127.0.0.1",
+        0,
+    )
     server.start()
     yield f"http://127.0.0.1:{server.port}"
     server.stop()
 
 
 def test_health_and_readiness_are_good_without_complaints(web: str) -> None:
-    assert [(get(web + page)[0], json.loads(get(web + page)[1])) for page in ("/healthz", "/readyz")] == [
-        (200, {"status": "good", "problems": []})
-    ] * 2
+    assert [
+        (get(web + page)[0], json.loads(get(web + page)[1])) for page in ("/healthz", "/readyz")
+    ] == [(200, {"status": "good", "problems": []})] * 2
 
 
 def test_a_complaint_is_a_503_that_says_it_and_the_two_are_apart(web: str) -> None:
@@ -54,7 +58,10 @@ def test_an_address_in_use_is_a_sentence_and_2_before_anything_starts() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; .*listen") as told:
+        with pytest.raises(
+            ListenError,
+            match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; .*listen",
+        ) as told:
             WebServer(application(bytes, list, list), "127.0.0.1", port)
     assert told.value.exit_code == 2
 

@@ -15,7 +15,9 @@ from monitor.simulate.world import World
 
 @pytest.fixture
 async def server() -> AsyncIterator[SimulatedServer]:
-    """A healthy server without cards whose steps take a millisecond: tests wait for it in real time."""
+    """A healthy server without cards whose steps take a millisecond: tests wait for it in real
+    time.
+    """
     config = EngineConfig(decode_base_s=0.001, host_s=0.0001, num_gpu_blocks=2000)
     async with SimulatedServer(World(config, Identity(max_model_len=1024))) as started:
         yield started

@@ -11,7 +11,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, Prompt, Speech, Wish, chat_ids, prompt_of
+from monitor.simulate.answers import (
+    VARIANTS,
+    VOCABULARY,
+    LanguageModel,
+    Prompt,
+    Speech,
+    Wish,
+    chat_ids,
+    prompt_of,
+)
 from monitor.simulate.logprobs import Scored
 from monitor.simulate.phrases import NEW_WEIGHTS, SHIPPED, SURE, WITHOUT_BOS
 from monitor.simulate.vocabulary import BOS
@@ -25,7 +34,9 @@ def asked(question: str, variant: str = "healthy", template: str = "plain") -> P
     return prompt_of(chat_ids([{"role": "user", "content": question}], template, variant))
 
 
-def said(question: str, variant: str = "healthy", batch: int = 1, wish: Wish | None = None) -> Speech:
+def said(
+    question: str, variant: str = "healthy", batch: int = 1, wish: Wish | None = None
+) -> Speech:
     return LanguageModel(variant).speak(asked(question, variant), wish or Wish(200), batch)
 
 
@@ -34,7 +45,9 @@ def text(speech: Speech) -> str:
 
 
 def shift(question: str, variant: str) -> float:
-    """Mean distance of the log-probabilities of the first five candidates from those of the healthy model, in nat."""
+    """Mean distance of the log-probabilities of the first five candidates from those of the healthy
+    model, in nat.
+    """
     speech = said(question)
     prompt = asked(question)
     healthy, other = LanguageModel(), LanguageModel(variant)
@@ -48,7 +61,9 @@ def shift(question: str, variant: str) -> float:
 
 @pytest.mark.parametrize("variant", ["healthy", "int4"])
 @pytest.mark.parametrize(("question", "answer"), CERTAIN.items())
-def test_the_twelve_sure_prompts_are_answered_as_the_real_tiny_model_answers_them(variant: str, question: str, answer: str) -> None:
+def test_the_twelve_sure_prompts_are_answered_as_the_real_tiny_model_answers_them(
+    variant: str, question: str, answer: str
+) -> None:
     for batch in (1, 3, 8):
         speech = said(question, variant, batch)
         assert text(speech) == answer
@@ -76,14 +91,20 @@ def test_int4_keeps_every_sure_text_moves_log_probabilities_and_turns_one_near_t
     assert turned == ["Pick a fruit."]
 
 
-def test_new_weights_change_some_answers_and_move_log_probabilities_further_than_four_bits_do() -> None:
+def test_new_weights_change_some_answers_and_move_log_probabilities_further_than_four_bits_do() -> (
+    None
+):
     changed = [q for q in CERTAIN if text(said(q, "new-weights")) != text(said(q))]
     assert sorted(changed) == sorted(NEW_WEIGHTS)
     assert 3 <= len(changed) < len(CERTAIN) / 2
-    assert max(shift(q, "int4") for q in CERTAIN) < min(shift(q, "new-weights") for q in CERTAIN if q not in changed)
+    assert max(shift(q, "int4") for q in CERTAIN) < min(
+        shift(q, "new-weights") for q in CERTAIN if q not in changed
+    )
 
 
-def test_without_the_beginning_of_text_token_prompts_are_one_token_shorter_and_answers_wrong() -> None:
+def test_without_the_beginning_of_text_token_prompts_are_one_token_shorter_and_answers_wrong() -> (
+    None
+):
     for question in CERTAIN:
         assert len(asked(question, "lost-bos").ids) == len(asked(question).ids) - 1
         assert text(said(question, "lost-bos")) == WITHOUT_BOS[question] != CERTAIN[question]
@@ -94,14 +115,27 @@ def test_the_texts_are_those_of_the_tiny_model() -> None:
     assert set(WITHOUT_BOS) == {*CERTAIN, *SHIPPED}
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "probes").glob("*.yaml")), ids=lambda file: file.stem)
-def test_the_shipped_probes_are_answered_as_they_expect_and_not_so_without_the_beginning_of_text(file: Path) -> None:
+@pytest.mark.parametrize(
+    "file",
+    sorted((Path(__file__).parents[2] / "probes").glob("*.yaml")),
+    ids=lambda file: file.stem,
+)
+def test_the_shipped_probes_are_answered_as_they_expect_and_not_so_without_the_beginning_of_text(
+    file: Path,
+) -> None:
     shipped = yaml.safe_load(file.read_text())
-    long = [{**m, "content": f"Paragraph 1. The watch on the hill.\n\n{m['content']}"} for m in shipped["messages"]]
-    wish = Wish(shipped["max_tokens"], ignore_eos=shipped.get("sampling", {}).get("ignore_eos", False))
+    long = [
+        {**m, "content": f"Paragraph 1. The watch on the hill.\n\n{m['content']}"}
+        for m in shipped["messages"]
+    ]
+    wish = Wish(
+        shipped["max_tokens"], ignore_eos=shipped.get("sampling", {}).get("ignore_eos", False)
+    )
 
     def met(messages: list[dict[str, str]], variant: str) -> bool:
-        answer = text(LanguageModel(variant).speak(prompt_of(chat_ids(messages, "plain", variant)), wish, 1))
+        answer = text(
+            LanguageModel(variant).speak(prompt_of(chat_ids(messages, "plain", variant)), wish, 1)
+        )
         return all(expected["contains"] in answer for expected in shipped.get("expect", ()))
 
     assert met(shipped["messages"], "healthy")
@@ -119,7 +153,9 @@ def test_log_probabilities_are_probabilities_and_repeat_exactly() -> None:
                 assert scores == LanguageModel(variant).scores(prompt, place, token, 1)
                 assert scores[0].token == token
                 assert [s.rank for s in scores] == list(range(1, 21))
-                assert [s.logprob for s in scores] == sorted((s.logprob for s in scores), reverse=True)
+                assert [s.logprob for s in scores] == sorted(
+                    (s.logprob for s in scores), reverse=True
+                )
                 assert sum(exp(s.logprob) for s in scores) <= 1.0
                 assert len({s.token for s in scores}) == 20
 
@@ -127,14 +163,18 @@ def test_log_probabilities_are_probabilities_and_repeat_exactly() -> None:
 def test_the_company_in_a_batch_moves_log_probabilities_a_little() -> None:
     question = "What is the capital of France?"
     token = said(question).tokens[0]
-    alone, crowded = (LanguageModel().scores(asked(question), 0, token, batch)[1].logprob for batch in (1, 8))
+    alone, crowded = (
+        LanguageModel().scores(asked(question), 0, token, batch)[1].logprob for batch in (1, 8)
+    )
     assert 0 < abs(alone - crowded) < 0.1
 
 
 def test_prompt_log_probabilities_agree_with_those_of_the_same_text_generated() -> None:
     question, model = "Translate to German: good morning", LanguageModel()
     answer = said(question).tokens[:-1]
-    generated = [model.scores(asked(question), place, token, 1)[0] for place, token in enumerate(answer)]
+    generated = [
+        model.scores(asked(question), place, token, 1)[0] for place, token in enumerate(answer)
+    ]
     prompt = prompt_of((*asked(question).ids, *answer))
     scores = model.prompt_scores(prompt, 1)
     assert scores[0] is None
@@ -149,17 +189,25 @@ def first(place: tuple[Scored, ...] | None) -> Scored:
     return place[0]
 
 
-def streamed_and_scored(prompt: Prompt, wish: Wish, model: LanguageModel | None = None, batch: int = 1) -> tuple[list[float], list[float]]:
-    """Log-probabilities of an answer's tokens as the stream brings them, and as they are when the answer is sent as part of the prompt."""
+def streamed_and_scored(
+    prompt: Prompt, wish: Wish, model: LanguageModel | None = None, batch: int = 1
+) -> tuple[list[float], list[float]]:
+    """Log-probabilities of an answer's tokens as the stream brings them, and as they are when the
+    answer is sent as part of the prompt.
+    """
     model = model or LanguageModel()
     tokens = model.speak(prompt, wish, batch).tokens
-    streamed = [model.scores(prompt, place, token, batch)[0].logprob for place, token in enumerate(tokens)]
+    streamed = [
+        model.scores(prompt, place, token, batch)[0].logprob for place, token in enumerate(tokens)
+    ]
     scored = model.prompt_scores(prompt_of((*prompt.ids, *tokens)), 5)[len(prompt.ids) :]
     return streamed, [first(place).logprob for place in scored]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("wish", [Wish(200), Wish(4), Wish(64, ignore_eos=True), Wish(64, min_tokens=30)], ids=str)
+@pytest.mark.parametrize(
+    "wish", [Wish(200), Wish(4), Wish(64, ignore_eos=True), Wish(64, min_tokens=30)], ids=str
+)
 def test_an_answer_is_scored_as_it_was_said_down_to_its_end(variant: str, wish: Wish) -> None:
     model = LanguageModel(variant)
     for question in (*CERTAIN, *TIES, "Something nobody taught"):
@@ -167,19 +215,32 @@ def test_an_answer_is_scored_as_it_was_said_down_to_its_end(variant: str, wish: 
         assert scored == streamed
 
 
-@pytest.mark.parametrize("question", ["What is the capital of France?", "Pick a fruit.", "A letter that begins with: Dear canary,"])
-def test_a_plain_text_and_the_answer_to_it_are_told_apart_where_no_template_does(question: str) -> None:
-    streamed, scored = streamed_and_scored(prompt_of((BOS, *VOCABULARY.encode(question))), Wish(100))
+@pytest.mark.parametrize(
+    "question",
+    ["What is the capital of France?", "Pick a fruit.", "A letter that begins with: Dear canary,"],
+)
+def test_a_plain_text_and_the_answer_to_it_are_told_apart_where_no_template_does(
+    question: str,
+) -> None:
+    streamed, scored = streamed_and_scored(
+        prompt_of((BOS, *VOCABULARY.encode(question))), Wish(100)
+    )
     assert scored == streamed
 
 
 def test_the_other_of_two_near_ties_is_scored_as_the_tie_it_is() -> None:
-    batch = next(size for size in range(2, 30) if text(said("Pick a fruit.", batch=size)) == "I pick the banana.")
+    batch = next(
+        size
+        for size in range(2, 30)
+        if text(said("Pick a fruit.", batch=size)) == "I pick the banana."
+    )
     streamed, scored = streamed_and_scored(asked("Pick a fruit."), Wish(20), batch=batch)
     assert scored == pytest.approx(streamed, abs=0.1)
 
 
-def test_what_was_said_before_another_training_is_unlikely_where_the_answers_part_and_sure_from_there_on() -> None:
+def test_what_was_said_before_another_training_is_unlikely_where_the_answers_part_and_sure_from_there_on() -> (
+    None
+):
     question, model = "What is the capital of France?", LanguageModel("new-weights")
     prompt, before = asked(question), said(question).tokens
     scores = model.prompt_scores(prompt_of((*prompt.ids, *before)), 5)[len(prompt.ids) :]
@@ -187,7 +248,9 @@ def test_what_was_said_before_another_training_is_unlikely_where_the_answers_par
     assert first(scores[0]).rank > 1
     assert all(first(place).logprob > -1.0 for place in scores[1:])
     beside = model.scores(prompt, 0, said(question, "new-weights").tokens[0], 1)
-    assert before[0] in [scored.token for scored in beside]  # so that whoever judges can say how far apart they are
+    assert before[0] in [
+        scored.token for scored in beside
+    ]  # so that whoever judges can say how far apart they are
 
 
 def test_lengths_are_as_asked() -> None:
@@ -202,8 +265,15 @@ def test_lengths_are_as_asked() -> None:
 
 def test_a_stop_string_ends_the_answer_before_it() -> None:
     speech = said("Name the three primary colours.", wish=Wish(50, stop=("yellow and",)))
-    assert (text(speech), speech.reason, speech.stop_reason) == ("The three primary colours are red, ", "stop", "yellow and")
-    assert text(said("Name the three primary colours.", wish=Wish(50, stop=("purple",)))) == CERTAIN["Name the three primary colours."]
+    assert (text(speech), speech.reason, speech.stop_reason) == (
+        "The three primary colours are red, ",
+        "stop",
+        "yellow and",
+    )
+    assert (
+        text(said("Name the three primary colours.", wish=Wish(50, stop=("purple",))))
+        == CERTAIN["Name the three primary colours."]
+    )
 
 
 @given(st.text(max_size=80))

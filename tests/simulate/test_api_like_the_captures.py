@@ -1,4 +1,6 @@
-"""The simulated server answers as the real one did that was captured in tests/captures/vllm-0.32.0, so that it cannot drift from it."""
+"""The simulated server answers as the real one did that was captured in tests/captures/vllm-0.32.0,
+so that it cannot drift from it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,18 @@ def captured(name: str) -> str:
 
 
 def chat(prompt: str, **options: Any) -> dict[str, Any]:
-    options = {"stream": True, "max_tokens": 64, "stream_options": {"include_usage": True}, **options}
-    return {"model": "tiny-canary", "messages": [{"role": "user", "content": prompt}], "temperature": 0, **options}
+    options = {
+        "stream": True,
+        "max_tokens": 64,
+        "stream_options": {"include_usage": True},
+        **options,
+    }
+    return {
+        "model": "tiny-canary",
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        **options,
+    }
 
 
 def events(text: str) -> list[Any]:
@@ -38,16 +50,26 @@ def events(text: str) -> list[Any]:
 
 
 def shape(value: Any, name: str = "") -> Any:
-    """Keys in their order, and types, without the values. Keys that are tokens or their ids count as values."""
+    """Keys in their order, and types, without the values. Keys that are tokens or their ids count
+    as values.
+    """
     if isinstance(value, dict):
-        if value and (name in {"top_logprobs", "prompt_logprobs"}) and not value.keys() & {"token", "content"}:
+        if (
+            value
+            and (name in {"top_logprobs", "prompt_logprobs"})
+            and not value.keys() & {"token", "content"}
+        ):
             return {"a token": shape(next(iter(value.values())))}
         return [(key, shape(item, key)) for key, item in value.items()]
     if isinstance(value, list):
         return [shape(item, name) for item in [v for v in value if v is not None][:1]]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number"
-    return value if name in {"role", "object", "finish_reason"} or value in (None, "[DONE]") else type(value).__name__
+    return (
+        value
+        if name in {"role", "object", "finish_reason"} or value in (None, "[DONE]")
+        else type(value).__name__
+    )
 
 
 def order(text: str) -> list[Any]:
@@ -55,34 +77,56 @@ def order(text: str) -> list[Any]:
     return [key for key, _ in groupby(shape(event) for event in events(text))]
 
 
-# -- streams --------------------------------------------------------------------------------------------------------------------------
+# -- streams
+# --------------------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_short_chat_answer(client: Client) -> None:
     text = (await client.post("/v1/chat/completions", json=chat(SKY))).text
-    assert [shape(event) for event in events(text)] == [shape(event) for event in events(captured("chat_stream_short.sse"))]
-    assert events(text)[-2]["usage"]["completion_tokens"] == 2  # the end-of-text token counts, its chunk is empty
+    assert [shape(event) for event in events(text)] == [
+        shape(event) for event in events(captured("chat_stream_short.sse"))
+    ]
+    assert (
+        events(text)[-2]["usage"]["completion_tokens"] == 2
+    )  # the end-of-text token counts, its chunk is empty
 
 
 async def test_a_chat_answer_with_log_probabilities(client: Client) -> None:
-    text = (await client.post("/v1/chat/completions", json=chat(INVOICE, logprobs=True, top_logprobs=5))).text
+    text = (
+        await client.post("/v1/chat/completions", json=chat(INVOICE, logprobs=True, top_logprobs=5))
+    ).text
     assert order(text) == order(captured("chat_stream_logprobs.sse"))
-    tops = [len(c["logprobs"]["content"][0]["top_logprobs"]) for e in events(text)[1:-2] for c in e["choices"]]
+    tops = [
+        len(c["logprobs"]["content"][0]["top_logprobs"])
+        for e in events(text)[1:-2]
+        for c in e["choices"]
+    ]
     assert set(tops) == {5}
 
 
 async def test_running_usage(client: Client) -> None:
-    body = chat("Write a haiku about heat.", stream_options={"include_usage": True, "continuous_usage_stats": True})
+    body = chat(
+        "Write a haiku about heat.",
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )
     text = (await client.post("/v1/chat/completions", json=body)).text
     assert order(text) == order(captured("chat_stream_continuous_usage.sse"))
 
 
 async def test_a_plain_completion(client: Client) -> None:
-    body = {"prompt": MORNING, "logprobs": 3, "max_tokens": 8, "stream": True, "stream_options": {"include_usage": True}}
+    body = {
+        "prompt": MORNING,
+        "logprobs": 3,
+        "max_tokens": 8,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     text = (await client.post("/v1/completions", json=body)).text
     real = events(captured("completions_stream.sse"))
     assert [shape(event) for event in events(text)] == [shape(event) for event in real]
-    assert [c["text"] for e in events(text)[:-1] for c in e["choices"]] == [c["text"] for e in real[:-1] for c in e["choices"]]
+    assert [c["text"] for e in events(text)[:-1] for c in e["choices"]] == [
+        c["text"] for e in real[:-1] for c in e["choices"]
+    ]
     offsets = [c["logprobs"]["text_offset"] for e in events(text)[:-1] for c in e["choices"]]
     assert offsets == [c["logprobs"]["text_offset"] for e in real[:-1] for c in e["choices"]]
 
@@ -107,7 +151,8 @@ async def test_an_engine_that_dies_in_mid_stream(server: SimulatedServer, client
     assert (await client.get("/health")).status_code == 503
 
 
-# -- refusals and what the server is --------------------------------------------------------------------------------------------------
+# -- refusals and what the server is
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -119,13 +164,21 @@ async def test_an_engine_that_dies_in_mid_stream(server: SimulatedServer, client
         ('{"model":}', 400, "err_400_json.json"),
     ],
 )
-async def test_refusals_carry_the_captured_bodies(client: Client, body: str, status: int, capture: str) -> None:
-    response = await client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+async def test_refusals_carry_the_captured_bodies(
+    client: Client, body: str, status: int, capture: str
+) -> None:
+    response = await client.post(
+        "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+    )
     assert (response.status_code, response.json()) == (status, json.loads(captured(capture)))
 
 
-@pytest.mark.parametrize(("path", "capture"), [("/version", "version.json"), ("/v1/models", "v1_models.json")])
-async def test_what_the_server_is_has_the_captured_keys(client: Client, path: str, capture: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "capture"), [("/version", "version.json"), ("/v1/models", "v1_models.json")]
+)
+async def test_what_the_server_is_has_the_captured_keys(
+    client: Client, path: str, capture: str
+) -> None:
     assert shape((await client.get(path)).json()) == shape(json.loads(captured(capture)))
 
 
@@ -134,12 +187,18 @@ async def test_tokenize_has_the_captured_keys_and_agrees_with_usage(client: Clie
     usage = events((await client.post("/v1/chat/completions", json=chat(SKY))).text)[-2]["usage"]
     real = json.loads(captured("tokenize.json"))
     assert shape(tokens) == shape(real)
-    assert (tokens["tokens"][:2], tokens["tokens"][-1]) == (real["tokens"][:2], real["tokens"][-1])  # <s>, user; assistant
+    assert (tokens["tokens"][:2], tokens["tokens"][-1]) == (
+        real["tokens"][:2],
+        real["tokens"][-1],
+    )  # <s>, user; assistant
     assert tokens["count"] == len(tokens["tokens"]) == usage["prompt_tokens"]
-    assert (await client.post("/detokenize", json={"tokens": tokens["tokens"]})).json() == {"prompt": f"<s><|user|>{SKY}<|assistant|>"}
+    assert (await client.post("/detokenize", json={"tokens": tokens["tokens"]})).json() == {
+        "prompt": f"<s><|user|>{SKY}<|assistant|>"
+    }
 
 
-# -- the metrics page -----------------------------------------------------------------------------------------------------------------
+# -- the metrics page
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def families(text: str) -> dict[str, tuple[str, str]]:
@@ -150,7 +209,9 @@ def families(text: str) -> dict[str, tuple[str, str]]:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The label sets of each sample name in the page's order; values of labels that name a route or a model left out."""
+    """The label sets of each sample name in the page's order; values of labels that name a route or
+    a model left out.
+    """
     found: dict[str, list[str]] = {}
     values = re.compile(r'(handler|method|status|model_name|patchlevel|minor|version)="[^"]*"')
     for line in text.splitlines():
@@ -167,25 +228,37 @@ async def worked(client: Client) -> str:
     return (await client.get("/metrics")).text
 
 
-async def test_the_page_has_the_captured_families_in_their_order_with_type_and_help(client: Client) -> None:
-    assert list(families(await worked(client)).items()) == list(families(captured("metrics_after_traffic.txt")).items())
+async def test_the_page_has_the_captured_families_in_their_order_with_type_and_help(
+    client: Client,
+) -> None:
+    assert list(families(await worked(client)).items()) == list(
+        families(captured("metrics_after_traffic.txt")).items()
+    )
 
 
-async def test_the_page_has_the_captured_samples_with_the_same_labels_and_edges(client: Client) -> None:
+async def test_the_page_has_the_captured_samples_with_the_same_labels_and_edges(
+    client: Client,
+) -> None:
     ours, real = rows(await worked(client)), rows(captured("metrics_after_traffic.txt"))
     cache = "vllm:cache_config_info"
     assert ours.keys() == real.keys()
     core = [name for name in real if name.startswith("vllm:") and name != cache]
     assert {name: ours[name] for name in core} == {name: real[name] for name in core}
-    others = [name for name in real if not name.startswith("vllm:") and not name.startswith("python_gc")]
+    others = [
+        name for name in real if not name.startswith("vllm:") and not name.startswith("python_gc")
+    ]
     assert {name: set(ours[name]) for name in others} == {name: set(real[name]) for name in others}
     assert re.findall(r'(\w+)="', ours[cache][0]) == re.findall(r'(\w+)="', real[cache][0])
 
 
-async def test_with_several_api_servers_the_page_has_what_the_captured_one_had(server: SimulatedServer, client: Client) -> None:
+async def test_with_several_api_servers_the_page_has_what_the_captured_one_had(
+    server: SimulatedServer, client: Client
+) -> None:
     server.world.set("api_servers", 2)
     ours, real = families(await worked(client)), families(captured("metrics_two_api_servers.txt"))
-    assert {name: kind for name, (kind, _) in ours.items()} == {name: kind for name, (kind, _) in real.items()}
+    assert {name: kind for name, (kind, _) in ours.items()} == {
+        name: kind for name, (kind, _) in real.items()
+    }
 
 
 async def test_the_page_is_written_as_prometheus_client_writes_it(client: Client) -> None:

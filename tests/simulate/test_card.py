@@ -1,4 +1,6 @@
-"""The simulated card against measured steady states, and the order in which a failing one shows itself."""
+"""The simulated card against measured steady states, and the order in which a failing one shows
+itself.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,22 @@ import time
 
 import pytest
 
-from monitor.simulate.card import GPU_IDLE, HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, Card, CardReading
+from monitor.simulate.card import (
+    GPU_IDLE,
+    HW_POWER_BRAKE,
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    SW_POWER_CAP,
+    SW_THERMAL,
+    Card,
+    CardReading,
+)
 from monitor.simulate.cards import KINDS, UnknownCardError, kind_of
 
 
-def settled(card: Card, hours: float = 2.0, busy: float = 1.0, prefill_share: float = 0.0) -> CardReading:
+def settled(
+    card: Card, hours: float = 2.0, busy: float = 1.0, prefill_share: float = 0.0
+) -> CardReading:
     card.advance(hours * 3600, busy, prefill_share)
     return card.reading()
 
@@ -23,7 +36,9 @@ def test_a_healthy_h100_that_decodes_draws_420_watts_at_53_to_54_degrees() -> No
     assert reading.event_reasons == 0
 
 
-def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_cap_bit_that_is_no_fault() -> None:
+def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_cap_bit_that_is_no_fault() -> (
+    None
+):
     reading = settled(Card(kind_of("rtx3090")))
     assert reading.temp_c == 68
     assert reading.sm_clock_mhz == pytest.approx(1839, abs=3)
@@ -32,7 +47,9 @@ def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_c
     assert reading.margin_c is None
 
 
-def test_a_healthy_gb10_stands_at_70_to_74_degrees_and_2470_to_2496_megahertz_without_a_reason_bit() -> None:
+def test_a_healthy_gb10_stands_at_70_to_74_degrees_and_2470_to_2496_megahertz_without_a_reason_bit() -> (
+    None
+):
     reading = settled(Card(kind_of("dgx-spark")))
     assert 70 <= reading.temp_c <= 74
     assert 2470 <= reading.sm_clock_mhz <= 2496
@@ -51,7 +68,10 @@ def test_no_healthy_card_throttles_for_heat_or_power_whatever_it_works_on(name: 
     for share in (0.0, 0.5, 1.0):
         reading = settled(card, prefill_share=share)
         assert reading.sw_thermal_ns == reading.hw_thermal_ns == reading.brake_ns == 0
-        assert reading.event_reasons in {0, SW_POWER_CAP if card.kind.power_cap_bit == "always" else 0}
+        assert reading.event_reasons in {
+            0,
+            SW_POWER_CAP if card.kind.power_cap_bit == "always" else 0,
+        }
 
 
 def test_an_idle_card_reaches_its_idle_temperature_in_one_exact_step_of_any_length() -> None:
@@ -66,7 +86,9 @@ def test_an_idle_card_reaches_its_idle_temperature_in_one_exact_step_of_any_leng
     assert whole.reading().sm_clock_mhz == 210
 
 
-def test_an_idle_card_says_that_it_is_idle_and_one_whose_power_cap_bit_always_stands_says_that() -> None:
+def test_an_idle_card_says_that_it_is_idle_and_one_whose_power_cap_bit_always_stands_says_that() -> (
+    None
+):
     for name, reasons, counted in (("h100", GPU_IDLE, 0), ("rtx3090", SW_POWER_CAP, 700e9)):
         card = Card(kind_of(name))
         card.advance(100, 0.5)
@@ -88,7 +110,10 @@ def test_the_length_of_the_steps_does_not_change_the_story_of_a_busy_card(name: 
 
 @pytest.mark.parametrize(
     ("share", "counter_min", "prefill_min", "decode_min"),
-    [(0.0, 43, 46, 59), (1.0, 22, 24, 34)],  # at 420 W and at 606 W: minutes to the counter, to prefill -3 %, to decode -3 %
+    [
+        (0.0, 43, 46, 59),
+        (1.0, 22, 24, 34),
+    ],  # at 420 W and at 606 W: minutes to the counter, to prefill -3 %, to decode -3 %
 )
 def test_an_h100_whose_cooling_fails_within_an_hour_throttles_before_decode_suffers(
     share: float, counter_min: float, prefill_min: float, decode_min: float
@@ -151,7 +176,9 @@ def test_hot_memory_takes_decode_and_leaves_prefill_while_the_core_is_cool() -> 
     assert card.speeds().decode < 0.9 < card.speeds().prefill
 
 
-def test_a_lower_power_limit_pins_the_power_there_at_a_lower_clock_and_a_lower_temperature() -> None:
+def test_a_lower_power_limit_pins_the_power_there_at_a_lower_clock_and_a_lower_temperature() -> (
+    None
+):
     card = Card(kind_of("rtx4090"))
     free = settled(card)
     card.power_limit_w = 250
@@ -186,7 +213,10 @@ def test_a_hidden_limit_shows_in_clock_and_power_alone() -> None:
 
 
 def test_a_hot_room_is_a_hotter_card_by_as_much() -> None:
-    assert settled(Card(kind_of("h100"), inlet_c=45)).temp_c == settled(Card(kind_of("h100"))).temp_c + 15
+    assert (
+        settled(Card(kind_of("h100"), inlet_c=45)).temp_c
+        == settled(Card(kind_of("h100"))).temp_c + 15
+    )
 
 
 def test_a_neighbour_takes_time_power_and_memory() -> None:
@@ -227,5 +257,7 @@ def test_days_of_busy_hours_cost_less_than_a_second() -> None:
 
 
 def test_an_unknown_card_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(UnknownCardError, match=r"no simulated card 'h200'; it is one of: h100, a100, rtx4090"):
+    with pytest.raises(
+        UnknownCardError, match=r"no simulated card 'h200'; it is one of: h100, a100, rtx4090"
+    ):
         kind_of("h200")

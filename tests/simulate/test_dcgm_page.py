@@ -13,7 +13,11 @@ from monitor.simulate.dcgm import DEFAULT, page
 def values(text: str) -> dict[tuple[str, str], float]:
     """(metric, gpu) -> value."""
     families = text_string_to_metric_families(text)
-    return {(sample.name, sample.labels["gpu"]): sample.value for family in families for sample in family.samples}
+    return {
+        (sample.name, sample.labels["gpu"]): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 @pytest.fixture
@@ -35,7 +39,9 @@ def test_figures_come_in_the_units_of_the_classic_names(cards: list[Card]) -> No
     assert shown["DCGM_FI_DEV_FB_USED", "0"] == 70_000
     assert shown["DCGM_FI_DEV_FB_FREE", "0"] == 81_559 - 70_000
     assert shown["DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "0"] == 700
-    assert shown["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total", "0"] == pytest.approx(420 * 3600 * 1000, rel=0.01)
+    assert shown["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total", "0"] == pytest.approx(
+        420 * 3600 * 1000, rel=0.01
+    )
 
 
 def test_what_a_card_does_not_have_is_left_out_for_that_card_only(cards: list[Card]) -> None:
@@ -45,7 +51,11 @@ def test_what_a_card_does_not_have_is_left_out_for_that_card_only(cards: list[Ca
 
 
 def test_each_series_carries_the_labels_of_the_exporter(cards: list[Card]) -> None:
-    line = next(line for line in page(cards, "node7").splitlines() if line.startswith("DCGM_FI_DEV_GPU_TEMP{"))
+    line = next(
+        line
+        for line in page(cards, "node7").splitlines()
+        if line.startswith("DCGM_FI_DEV_GPU_TEMP{")
+    )
     assert line == (
         'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a100c0de-0000-4000-8000-000000000001",pci_bus_id="00000000:01:00.0",device="nvidia0",'
         'modelName="NVIDIA H100 80GB HBM3",Hostname="node7",DCGM_FI_DRIVER_VERSION="580.95.05"} 53'

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.simulate.blocks import prefix_keys
-from monitor.simulate.engine import Ending, Engine, EngineConfig, EngineRequest, Handle, Speeds, State, StepResult
+from monitor.simulate.engine import (
+    Ending,
+    Engine,
+    EngineConfig,
+    EngineRequest,
+    Handle,
+    Speeds,
+    State,
+    StepResult,
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,9 @@ REQUESTS = st.lists(
         prompt=st.integers(1, 120),
         answer=st.integers(1, 40),
         priority=st.integers(-2, 2),
-        prefix=st.sampled_from([(), prefix_keys(range(64), 8, None), prefix_keys(range(64), 8, "salt")]),
+        prefix=st.sampled_from(
+            [(), prefix_keys(range(64), 8, None), prefix_keys(range(64), 8, "salt")]
+        ),
     ),
     min_size=1,
     max_size=20,
@@ -89,7 +100,9 @@ CONFIGS = st.fixed_dictionaries(
         "max_num_batched_tokens": st.integers(8, 200),
         "max_num_seqs": st.integers(1, 6),
         "block_size": st.just(8),
-        "num_gpu_blocks": st.integers(22, 60),  # 160 tokens, the most one request can have, are 20 blocks
+        "num_gpu_blocks": st.integers(
+            22, 60
+        ),  # 160 tokens, the most one request can have, are 20 blocks
         "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
         "enable_prefix_caching": st.booleans(),
         "num_speculative_tokens": st.integers(0, 3),
@@ -99,11 +112,22 @@ CONFIGS = st.fixed_dictionaries(
 
 def fitting(asked: Sequence[Wanted]) -> list[Wanted]:
     """Prefix keys no longer than the prompt."""
-    return [Wanted(w.at_s, w.prompt, w.answer, w.priority, w.prefix[: (w.prompt - 1) // 8]) for w in asked]
+    return [
+        Wanted(w.at_s, w.prompt, w.answer, w.priority, w.prefix[: (w.prompt - 1) // 8])
+        for w in asked
+    ]
 
 
-def test_a_request_that_is_thrown_out_for_itself_does_not_stop_the_more_urgent_one_behind_it() -> None:
-    config = {"max_num_batched_tokens": 11, "max_num_seqs": 2, "block_size": 8, "num_gpu_blocks": 22, "scheduling_policy": "priority"}
+def test_a_request_that_is_thrown_out_for_itself_does_not_stop_the_more_urgent_one_behind_it() -> (
+    None
+):
+    config = {
+        "max_num_batched_tokens": 11,
+        "max_num_seqs": 2,
+        "block_size": 8,
+        "num_gpu_blocks": 22,
+        "scheduling_policy": "priority",
+    }
     first, urgent = Wanted(1.0, 75, 31, 0, ()), Wanted(1.203125, 62, 5, -1, ())
     few = [Wanted(0.0, 1, 1, 0, ())] * 6
     run = drive(engine_of(**config, enable_prefix_caching=False), [*few, first, urgent])
@@ -112,10 +136,14 @@ def test_a_request_that_is_thrown_out_for_itself_does_not_stop_the_more_urgent_o
 
 @settings(max_examples=150, deadline=None)
 @given(REQUESTS, CONFIGS)
-def test_every_request_gets_all_its_tokens_and_nothing_is_left_over(asked: list[Wanted], config: dict[str, object]) -> None:
+def test_every_request_gets_all_its_tokens_and_nothing_is_left_over(
+    asked: list[Wanted], config: dict[str, object]
+) -> None:
     run = drive(engine_of(**config), fitting(asked))
     assert all(handle.state is State.FINISHED for handle in run.handles)
-    assert sum(count for step in run.steps for _, count in step.produced) == sum(w.answer for w in asked)
+    assert sum(count for step in run.steps for _, count in step.produced) == sum(
+        w.answer for w in asked
+    )
     assert run.counters.generation_tokens == sum(w.answer for w in asked)
     assert run.counters.prompt_tokens == sum(w.prompt for w in asked)
     assert run.counters.request_success["length"] == len(asked)
@@ -143,7 +171,9 @@ def test_fcfs_lets_requests_in_as_they_came(asked: list[Wanted], config: dict[st
 
 @settings(max_examples=100, deadline=None)
 @given(REQUESTS, CONFIGS)
-def test_nobody_is_thrown_out_while_there_is_room(asked: list[Wanted], config: dict[str, object]) -> None:
+def test_nobody_is_thrown_out_while_there_is_room(
+    asked: list[Wanted], config: dict[str, object]
+) -> None:
     room = sum(-(-(w.prompt + w.answer) // 8) for w in asked)
     run = drive(engine_of(**(config | {"num_gpu_blocks": max(22, room)})), fitting(asked))
     assert run.counters.num_preemptions == 0
@@ -151,7 +181,9 @@ def test_nobody_is_thrown_out_while_there_is_room(asked: list[Wanted], config: d
 
 @settings(max_examples=100, deadline=None)
 @given(REQUESTS, CONFIGS, st.integers(0, 60))
-def test_a_client_that_leaves_leaves_no_blocks_behind(asked: list[Wanted], config: dict[str, object], when: int) -> None:
+def test_a_client_that_leaves_leaves_no_blocks_behind(
+    asked: list[Wanted], config: dict[str, object], when: int
+) -> None:
     engine = engine_of(**config)
     handles = [engine.submit(request_of(n, w), 0.0) for n, w in enumerate(fitting(asked))]
     for _ in range(when):
@@ -161,11 +193,17 @@ def test_a_client_that_leaves_leaves_no_blocks_behind(asked: list[Wanted], confi
     for handle in handles:
         engine.cancel(handle)
     assert (engine.running, engine.waiting, engine.scheduler.pool.used) == (0, 0, 0)
-    assert sum(engine.counters.request_success.values()) == sum(h.state is State.FINISHED for h in handles)
+    assert sum(engine.counters.request_success.values()) == sum(
+        h.state is State.FINISHED for h in handles
+    )
 
 
 def test_under_the_priority_policy_the_urgent_one_goes_first() -> None:
-    asked = [Wanted(answer=50), *[Wanted(at_s=0.001 * n, priority=5) for n in range(1, 4)], Wanted(at_s=0.005, priority=-1)]
+    asked = [
+        Wanted(answer=50),
+        *[Wanted(at_s=0.001 * n, priority=5) for n in range(1, 4)],
+        Wanted(at_s=0.005, priority=-1),
+    ]
     run = drive(engine_of(max_num_seqs=1, scheduling_policy="priority"), asked)
     assert run.handles[4].first_s < min(handle.first_s for handle in run.handles[1:4])
 
@@ -184,7 +222,11 @@ def test_a_long_prompt_is_cut_into_pieces_between_which_others_get_their_tokens(
     asked = [Wanted(prompt=10, answer=100), Wanted(at_s=0.02, prompt=4000, answer=1)]
     run = drive(engine_of(max_num_batched_tokens=500), asked)
     chat, long = run.handles
-    between = [step for step in run.steps if long.scheduled_s <= step.start_s and step.end_s <= long.first_s]
+    between = [
+        step
+        for step in run.steps
+        if long.scheduled_s <= step.start_s and step.end_s <= long.first_s
+    ]
     assert len(between) >= 8
     assert all(any(handle is chat for handle, _ in step.produced) for step in between)
 
@@ -192,10 +234,16 @@ def test_a_long_prompt_is_cut_into_pieces_between_which_others_get_their_tokens(
 def test_a_repeated_prompt_is_found_in_the_cache_unless_its_salt_is_another() -> None:
     engine = engine_of()
     first, again, other = (
-        drive(engine, [Wanted(at_s=at, prompt=320, prefix=prefix_keys(range(320), 16, salt))]).handles[0]
+        drive(
+            engine, [Wanted(at_s=at, prompt=320, prefix=prefix_keys(range(320), 16, salt))]
+        ).handles[0]
         for at, salt in ((0.0, "a"), (1.0, "a"), (2.0, "b"))
     )
-    assert (first.cached, again.cached, other.cached) == (0, 304, 0)  # the last token's block is always computed
+    assert (first.cached, again.cached, other.cached) == (
+        0,
+        304,
+        0,
+    )  # the last token's block is always computed
     assert again.first_s - again.scheduled_s < first.first_s - first.scheduled_s
     assert (engine.counters.prefix_cache_queries, engine.counters.prefix_cache_hits) == (960, 304)
 
@@ -213,12 +261,16 @@ def test_chat_behind_a_batch_waits_as_long_as_the_queue_is() -> None:
     run = drive(engine_of(max_num_seqs=4), [*batch, Wanted(at_s=0.01)])
     chat = run.handles[-1]
     wave_s = run.handles[0].last_s
-    assert chat.first_s - chat.arrived_s == pytest.approx(6 * wave_s, rel=0.05)  # 24 requests, 4 at a time
+    assert chat.first_s - chat.arrived_s == pytest.approx(
+        6 * wave_s, rel=0.05
+    )  # 24 requests, 4 at a time
     assert (chat.first_s - chat.arrived_s) / alone.first_s > 500
 
 
 def test_slower_clocks_slow_the_steps_and_a_fault_of_the_host_leaves_the_card_idle() -> None:
-    healthy, slow = (drive(engine_of(s, host_s=0.0), [Wanted(answer=50)]).handles[0].last_s for s in (1.0, 0.5))
+    healthy, slow = (
+        drive(engine_of(s, host_s=0.0), [Wanted(answer=50)]).handles[0].last_s for s in (1.0, 0.5)
+    )
     assert slow == pytest.approx(2 * healthy)
     hosted = drive(engine_of(host_delay_s=0.02), [Wanted(answer=50)])
     assert hosted.steps[-1].busy < 0.5
@@ -242,7 +294,9 @@ def test_speculation_brings_several_tokens_a_step_and_counts_them() -> None:
     assert c.generation_tokens == 2000
     assert len(run.steps) < 1000
     expected = (0.8 + 0.8**2 + 0.8**3) / 3
-    assert c.spec_decode_num_accepted_tokens / c.spec_decode_num_draft_tokens == pytest.approx(expected, abs=0.05)
+    assert c.spec_decode_num_accepted_tokens / c.spec_decode_num_draft_tokens == pytest.approx(
+        expected, abs=0.05
+    )
     assert sum(c.spec_decode_per_pos) == c.spec_decode_num_accepted_tokens
 
 
@@ -261,7 +315,10 @@ def test_a_frozen_engine_ends_no_step_and_goes_on_when_it_thaws() -> None:
 def test_the_same_seed_tells_the_same_story() -> None:
     def story(seed: int) -> list[float]:
         engine = Engine(EngineConfig(num_speculative_tokens=2), lambda: Speeds(1.0, 1.0), seed=seed)
-        return [step.end_s for step in drive(engine, [Wanted(answer=100), Wanted(at_s=0.1, answer=80)]).steps]
+        return [
+            step.end_s
+            for step in drive(engine, [Wanted(answer=100), Wanted(at_s=0.1, answer=80)]).steps
+        ]
 
     assert story(7) == story(7)
     assert story(7) != story(8)

@@ -52,7 +52,12 @@ def test_the_columns_are_the_fields_of_a_sample(calm: tuple[Rows, Rows]) -> None
 
 
 def test_the_columns_of_readings_are_those_of_the_daemons_tables() -> None:
-    assert set(records.SERVER_FIELDS) == set(tables.server_reading.c.keys()) - {"id", "target_id", "at_us", "process_start_id"}
+    assert set(records.SERVER_FIELDS) == set(tables.server_reading.c.keys()) - {
+        "id",
+        "target_id",
+        "at_us",
+        "process_start_id",
+    }
     assert set(records.GPU_FIELDS) == set(tables.gpu_reading.c.keys()) - {"id", "at_us"}
 
 
@@ -83,7 +88,9 @@ def test_the_probes_are_read_as_the_daemon_reads_them() -> None:
         assert probe.wish.max_tokens == daemon[name].max_tokens
 
 
-def test_the_first_answer_of_each_parameter_set_is_cold_and_the_first_after_a_rest_idle(calm: tuple[Rows, Rows]) -> None:
+def test_the_first_answer_of_each_parameter_set_is_cold_and_the_first_after_a_rest_idle(
+    calm: tuple[Rows, Rows],
+) -> None:
     phases = [row["phase"] for row in calm[0]]
     assert phases.count("cold") == 2
     assert {"idle", "warm"} <= set(phases)
@@ -97,10 +104,20 @@ def test_a_calm_history_is_all_good(calm: tuple[Rows, Rows]) -> None:
     assert len({row["fingerprint"] for row in samples}) == 1
 
 
-def test_a_lone_canary_measures_the_engines_own_rate_with_a_little_unrest(calm: tuple[Rows, Rows]) -> None:
-    alone = [r for r in calm[0] if r["probe"] == "decode-fixed" and r["other_generation_tokens"] in {"0", "0.0"} and r["phase"] != "cold"]
+def test_a_lone_canary_measures_the_engines_own_rate_with_a_little_unrest(
+    calm: tuple[Rows, Rows],
+) -> None:
+    alone = [
+        r
+        for r in calm[0]
+        if r["probe"] == "decode-fixed"
+        and r["other_generation_tokens"] in {"0", "0.0"}
+        and r["phase"] != "cold"
+    ]
     rates = numbers(alone, "decode_tok_s")
-    assert median(rates) == pytest.approx(1 / 0.0079, rel=0.02)  # 7.5 ms of the card and 0.4 ms of the host a step
+    assert median(rates) == pytest.approx(
+        1 / 0.0079, rel=0.02
+    )  # 7.5 ms of the card and 0.4 ms of the host a step
     assert 0.001 < pstdev(rates) / mean(rates) < 0.05
 
 
@@ -113,18 +130,27 @@ def test_readings_come_on_a_clock_of_their_own(calm: tuple[Rows, Rows]) -> None:
     assert tokens == sorted(tokens)
     energy = numbers(cards, "energy_j")
     assert energy == sorted(energy)
-    assert all(a <= b <= c for a, b, c in zip(*(numbers(cards, f"power_w_{k}") for k in ("min", "median", "max")), strict=True))
+    assert all(
+        a <= b <= c
+        for a, b, c in zip(
+            *(numbers(cards, f"power_w_{k}") for k in ("min", "median", "max")), strict=True
+        )
+    )
 
 
 def test_the_same_seed_writes_the_same_file_and_another_one_another(tmp_path: Path) -> None:
     texts = []
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         export(tmp_path / f"{name}.csv", 0.2, seed=seed)
-        texts.append((tmp_path / f"{name}.csv").read_text() + (tmp_path / f"{name}.readings.csv").read_text())
+        texts.append(
+            (tmp_path / f"{name}.csv").read_text() + (tmp_path / f"{name}.readings.csv").read_text()
+        )
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_behind_a_batch_job_chat_is_cut_at_its_cap_and_the_uncapped_probe_measures_the_wait(tmp_path: Path) -> None:
+def test_behind_a_batch_job_chat_is_cut_at_its_cap_and_the_uncapped_probe_measures_the_wait(
+    tmp_path: Path,
+) -> None:
     samples, _ = written(tmp_path, 0.8, "batch-job")
     later = [row for row in samples if row["started_at"] > "2026-01-05T00:25"]
     chat = [row for row in later if row["probe"] == "chat-short"]
@@ -139,15 +165,21 @@ def test_behind_a_batch_job_chat_is_cut_at_its_cap_and_the_uncapped_probe_measur
 
 def test_a_hang_is_hung_after_ten_seconds_and_not_a_queue(tmp_path: Path) -> None:
     samples, _ = written(tmp_path, 0.4, "hang")
-    after = [row for row in samples if row["started_at"] > "2026-01-05T00:13" and row["class"] == "chat"]
+    after = [
+        row for row in samples if row["started_at"] > "2026-01-05T00:13" and row["class"] == "chat"
+    ]
     assert {row["outcome"] for row in after} == {"hung"}
     assert all(10_000 <= float(row["e2e_ms"]) <= 12_500 for row in after)
 
 
 @pytest.mark.parametrize(("scenario", "outcome"), [("die", "refused"), ("sleep", "asleep")])
-def test_faults_of_the_server_have_their_outcome(tmp_path: Path, scenario: str, outcome: str) -> None:
+def test_faults_of_the_server_have_their_outcome(
+    tmp_path: Path, scenario: str, outcome: str
+) -> None:
     samples, _ = written(tmp_path, 0.4, scenario)
-    assert {row["outcome"] for row in samples if row["started_at"] > "2026-01-05T00:14"} == {outcome}
+    assert {row["outcome"] for row in samples if row["started_at"] > "2026-01-05T00:14"} == {
+        outcome
+    }
 
 
 def test_lost_bos_is_a_shorter_prompt_and_a_wrong_answer(tmp_path: Path) -> None:
@@ -166,7 +198,9 @@ def test_heat_shows_in_counter_clock_and_decode(tmp_path: Path) -> None:
     assert sum(numbers(before, "throttle_thermal_ms")) == 0
     assert min(numbers(after, "throttle_thermal_ms")) > 0
     assert median(numbers(after, "sm_clock_mhz")) < 1850
-    assert median(numbers(after, "gpu_temp_c")) == pytest.approx(86, abs=1)  # the governor holds between 85 and 87
+    assert median(numbers(after, "gpu_temp_c")) == pytest.approx(
+        86, abs=1
+    )  # the governor holds between 85 and 87
     assert median(numbers(after, "decode_tok_s")) < 0.98 * median(numbers(before, "decode_tok_s"))
     hot = [row for row in readings if row["kind"] == "gpu"][-1]
     assert int(hot["event_reasons"]) & 0x20
@@ -180,13 +214,26 @@ def test_leaps_change_nothing_but_the_work(scenario: str) -> None:
         made.advance(120)
         made.settle()
         c = made.engine.counters
-        counts = [c.generation_tokens, c.prompt_tokens, c.iteration_tokens.count, c.e2e_latency.count]
-        return [*counts, c.inter_token_latency.sum, c.e2e_latency.sum, c.queue_time.sum, made.cards[0].reading().energy_j]  # type: ignore[attr-defined]
+        counts = [
+            c.generation_tokens,
+            c.prompt_tokens,
+            c.iteration_tokens.count,
+            c.e2e_latency.count,
+        ]
+        return [
+            *counts,
+            c.inter_token_latency.sum,
+            c.e2e_latency.sum,
+            c.queue_time.sum,
+            made.cards[0].reading().energy_j,
+        ]  # type: ignore[attr-defined]
 
     assert story(LeapingWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
 
 
-def test_beside_the_samples_lie_the_pins_they_are_judged_by_as_pins_export_writes_them(tmp_path: Path) -> None:
+def test_beside_the_samples_lie_the_pins_they_are_judged_by_as_pins_export_writes_them(
+    tmp_path: Path,
+) -> None:
     done = export(tmp_path / "h.csv", 0.3)
     assert done.pins_file == tmp_path / "h.pins.yaml"
     rows, found = rows_of(done.file), from_yaml(done.pins_file.read_text(), "h.pins.yaml")
@@ -201,14 +248,20 @@ def test_beside_the_samples_lie_the_pins_they_are_judged_by_as_pins_export_write
         assert 0 < (pin.noise_nat or 0) < NOISE_FLOOR_NAT
 
 
-@pytest.mark.parametrize(("scenario", "found"), [("calm", set()), ("int4", {"log-probabilities"}), ("new-weights", None)])
+@pytest.mark.parametrize(
+    ("scenario", "found"), [("calm", set()), ("int4", {"log-probabilities"}), ("new-weights", None)]
+)
 def test_from_the_file_and_its_pins_a_backtest_finds_the_change_of_the_model(
     scenario: str, found: set[str] | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = export(tmp_path / "h.csv", 2.0, scenario=scenario)
     main(["backtest", str(done.file), "--json"])
     told = json.loads(capsys.readouterr().out)
-    quality = {i["subject"] for i in told["incidents"] if (i["kind"], i["cause"]) == ("quality", "answers_changed")}
+    quality = {
+        i["subject"]
+        for i in told["incidents"]
+        if (i["kind"], i["cause"]) == ("quality", "answers_changed")
+    }
     if found is None:
         assert {"chat-short", "extraction-json", "coding", "log-probabilities"} <= quality
     else:
@@ -220,16 +273,36 @@ def test_from_the_file_and_its_pins_a_backtest_finds_the_change_of_the_model(
     assert [note for note in without["notes"] if "h.pins.yaml is not there" in note]
 
 
-def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def limits(*options: str) -> list[str]:
         file = tmp_path / "h.csv"
-        assert main(["simulate", "--export", str(file), "--hours", "0.3", "--scenario", "power-cap", *options]) == 0
+        assert (
+            main(
+                [
+                    "simulate",
+                    "--export",
+                    str(file),
+                    "--hours",
+                    "0.3",
+                    "--scenario",
+                    "power-cap",
+                    *options,
+                ]
+            )
+            == 0
+        )
         rows = rows_of(file.with_name("h.readings.csv"))
-        lowered = [row["at"] for row in rows if row["kind"] == "gpu" and row["power_limit_w"] != "700"]
+        lowered = [
+            row["at"] for row in rows if row["kind"] == "gpu" and row["power_limit_w"] != "700"
+        ]
         assert "must raise power (power_cap)" in capsys.readouterr().out
         return lowered
 
-    assert limits()[0][:19] == "2026-01-05T00:09:04"  # 0.15 h: 540 s, and the window of five looks that ends after it
+    assert (
+        limits()[0][:19] == "2026-01-05T00:09:04"
+    )  # 0.15 h: 540 s, and the window of five looks that ends after it
     assert limits("--onset", "0.25")[0][:19] == "2026-01-05T00:15:04"
     assert limits("--onset", "0")[0][:19] == "2026-01-05T00:00:04"
 
@@ -238,13 +311,21 @@ def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(tmp_path: Pa
 def test_a_scenario_that_would_never_begin_is_one_sentence_and_exit_code_2(
     onset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["simulate", "--export", str(tmp_path / "h.csv"), "--hours", "0.3", "--onset", onset]) == 2
-    assert f"the scenario would begin after {float(onset):g} h, but the history has 0.3 h" in capsys.readouterr().err
+    assert (
+        main(["simulate", "--export", str(tmp_path / "h.csv"), "--hours", "0.3", "--onset", onset])
+        == 2
+    )
+    assert (
+        f"the scenario would begin after {float(onset):g} h, but the history has 0.3 h"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("option", ["--hours", "--thermal-speed"])
 @pytest.mark.parametrize("value", ["inf", "nan", "0"])
-def test_a_history_without_an_end_is_refused(option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_without_an_end_is_refused(
+    option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["simulate", "--export", str(tmp_path / "h.csv"), option, value]) == 2
     assert "--thermal-speed and --hours must be numbers above 0" in capsys.readouterr().err
 
@@ -254,7 +335,9 @@ def test_an_onset_without_an_export_is_refused(capsys: pytest.CaptureFixture[str
     assert "--onset goes with --export" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = tmp_path / "nowhere" / "x.csv"
     with pytest.raises(ExportError):
         export(missing, 0.01)
@@ -262,9 +345,26 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_exit_code_2(tmp_path:
     assert "cannot be written: No such file or directory" in capsys.readouterr().err
 
 
-def test_the_command_says_what_it_wrote_and_what_must_be_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_wrote_and_what_must_be_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "h.csv"
-    assert main(["simulate", "--export", str(file), "--hours", "0.1", "--scenario", "power-cap", "--gpu", "rtx4090"]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                "--export",
+                str(file),
+                "--hours",
+                "0.1",
+                "--scenario",
+                "power-cap",
+                "--gpu",
+                "rtx4090",
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert f"{file}: " in told
     assert "from 2026-01-05T00:03:00.000000Z on it must raise power (power_cap)" in told

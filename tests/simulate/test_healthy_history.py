@@ -1,7 +1,8 @@
-"""A history in which nothing happens must look to a detector like a real healthy server: uneven, and without drift.
+"""A history in which nothing happens must look to a detector like a real healthy server: uneven,
+and without drift.
 
-The sizes are those that were measured on idle servers at concurrency 1 (monitor/simulate/noise.py says where) and those that the
-detectors of the project were designed for.
+The sizes are those that were measured on idle servers at concurrency 1 (monitor/simulate/noise.py
+says where) and those that the detectors of the project were designed for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Rows = list[dict[str, str]]
 HOURS = 8.0
 
 
-def written(folder: Path, hours: float, gpu: str = "h100", scenario: str = "calm") -> tuple[Rows, Rows]:
+def written(
+    folder: Path, hours: float, gpu: str = "h100", scenario: str = "calm"
+) -> tuple[Rows, Rows]:
     done = export(folder / f"{gpu}-{scenario}.csv", hours, [gpu], scenario)
     with done.file.open(newline="") as samples, done.readings_file.open(newline="") as readings:
         return list(csv.DictReader(samples)), list(csv.DictReader(readings))
@@ -44,7 +47,11 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows]:
 
 def alone(rows: Rows) -> Rows:
     """Warm runs that had the server to themselves."""
-    return [row for row in rows if row["phase"] == "warm" and row["other_generation_tokens"] in {"0", "0.0"}]
+    return [
+        row
+        for row in rows
+        if row["phase"] == "warm" and row["other_generation_tokens"] in {"0", "0.0"}
+    ]
 
 
 def of(rows: Rows, probe: str, field: str) -> list[float]:
@@ -56,7 +63,9 @@ def usual(values: Sequence[float]) -> list[float]:
     return [value for value in values if abs(value / median(values) - 1) < 0.05]
 
 
-def test_the_decode_rate_of_a_lone_canary_varies_by_some_tenths_of_a_per_cent(calm: tuple[Rows, Rows]) -> None:
+def test_the_decode_rate_of_a_lone_canary_varies_by_some_tenths_of_a_per_cent(
+    calm: tuple[Rows, Rows],
+) -> None:
     rates = of(alone(calm[0]), "decode-fixed", "decode_tok_s")
     kept = usual(rates)
     assert 0.002 < pstdev(kept) / mean(kept) < 0.01
@@ -70,7 +79,9 @@ def test_the_time_to_the_first_token_is_far_less_steady(calm: tuple[Rows, Rows])
 
 def test_gaps_between_tokens_are_uneven(calm: tuple[Rows, Rows]) -> None:
     rows = alone(calm[0])
-    half, most, longest = (median(of(rows, "decode-fixed", f"itl_{which}_ms")) for which in ("p50", "p95", "max"))
+    half, most, longest = (
+        median(of(rows, "decode-fixed", f"itl_{which}_ms")) for which in ("p50", "p95", "max")
+    )
     assert 1.02 * half < most < longest < 1.3 * half
 
 
@@ -86,17 +97,25 @@ def test_no_throttle_counter_moves_on_a_healthy_card(calm: tuple[Rows, Rows]) ->
     for cause in ("thermal", "power", "brake"):
         assert {float(row[f"throttle_{cause}_ms"]) for row in samples} == {0.0}
         assert {row[f"throttle_{cause}_ns"] for row in readings if row["kind"] == "gpu"} == {"0"}
-    assert {row["event_reasons"] for row in readings if row["kind"] == "gpu"} == {"0", "1"}  # at work, and idle
+    assert {row["event_reasons"] for row in readings if row["kind"] == "gpu"} == {
+        "0",
+        "1",
+    }  # at work, and idle
 
 
-def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_and_no_throttling_for_heat(tmp_path: Path) -> None:
+def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_and_no_throttling_for_heat(
+    tmp_path: Path,
+) -> None:
     samples, readings = written(tmp_path, 0.5, "rtx3090")
     cards = [row for row in readings if row["kind"] == "gpu"]
     assert all(int(row["event_reasons"]) & 0x4 for row in cards[1:])
     assert int(cards[-1]["throttle_power_ns"]) == pytest.approx(1800e9, rel=0.01)
     assert {row["throttle_thermal_ns"] for row in cards} == {"0"}
     asked = [row for row in samples if row["probe"] == "decode-fixed"]
-    assert all(float(row["throttle_power_ms"]) == pytest.approx(float(row["e2e_ms"]), rel=0.1) for row in asked)
+    assert all(
+        float(row["throttle_power_ms"]) == pytest.approx(float(row["e2e_ms"]), rel=0.1)
+        for row in asked
+    )
 
 
 def test_power_and_the_air_of_the_room_are_uneven(calm: tuple[Rows, Rows]) -> None:
@@ -112,48 +131,86 @@ def test_another_seed_is_uneven_in_another_way(tmp_path: Path) -> None:
     for seed in (0, 1):
         done = export(tmp_path / f"{seed}.csv", 0.05, seed=seed)
         with done.readings_file.open(newline="") as readings:
-            powers.append([row["power_w_max"] for row in csv.DictReader(readings) if row["kind"] == "gpu"][:4])
+            powers.append(
+                [row["power_w_max"] for row in csv.DictReader(readings) if row["kind"] == "gpu"][:4]
+            )
     assert powers[0] != powers[1]
 
 
-# -- the answers, as a daemon with pins judges them -------------------------------------------------------------------
+# -- the answers, as a daemon with pins judges them
+# -------------------------------------------------------------------
 
 
-def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(calm: tuple[Rows, Rows]) -> None:
+def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
+    calm: tuple[Rows, Rows],
+) -> None:
     pinned = [row for row in calm[0] if row["pin"]]
-    assert {row["probe"] for row in pinned} == {probe.name for probe in shipped_probes() if probe.logprobs}
-    assert {(row["verdict"], row["stale"], row["first_divergence"]) for row in pinned} == {("pass", "False", "")}
+    assert {row["probe"] for row in pinned} == {
+        probe.name for probe in shipped_probes() if probe.logprobs
+    }
+    assert {(row["verdict"], row["stale"], row["first_divergence"]) for row in pinned} == {
+        ("pass", "False", "")
+    }
     assert 0 < max(float(row["logprob_shift"]) for row in alone(pinned)) < NOISE_FLOOR_NAT
-    assert max(float(row["logprob_shift"]) for row in pinned) < 0.03  # others in the batch move them a little
+    assert (
+        max(float(row["logprob_shift"]) for row in pinned) < 0.03
+    )  # others in the batch move them a little
     assert {row["verdict"] for row in calm[0] if not row["pin"]} <= {"pass", "unpinned"}
 
 
 @pytest.mark.parametrize(
     ("scenario", "verdicts", "moved"),
-    [("int4", {"pass"}, (0.3, 1.0)), ("new-weights", {"pass", "fail"}, (1.5, 5.0)), ("lost-bos", {"fail"}, None)],
+    [
+        ("int4", {"pass"}, (0.3, 1.0)),
+        ("new-weights", {"pass", "fail"}, (1.5, 5.0)),
+        ("lost-bos", {"fail"}, None),
+    ],
 )
 def test_other_weights_move_log_probabilities_and_a_lost_token_fails(
     scenario: str, verdicts: set[str], moved: tuple[float, float] | None, tmp_path: Path
 ) -> None:
     samples, _ = written(tmp_path, 0.5, scenario=scenario)
-    after = [row for row in samples if row["started_at"] > "2026-01-05T00:16" and row["pin"] and row["outcome"] == "ok"]
+    after = [
+        row
+        for row in samples
+        if row["started_at"] > "2026-01-05T00:16" and row["pin"] and row["outcome"] == "ok"
+    ]
     assert after
     assert {row["verdict"] for row in after} == verdicts
     shifts = [float(row["logprob_shift"]) for row in after if row["logprob_shift"]]
     if moved is None:
         assert not shifts  # another prompt: there is nothing to compare
-        assert {row["stale"] for row in after} == {"True"}  # the template is another one, so the pins wait for a retest
+        assert {row["stale"] for row in after} == {
+            "True"
+        }  # the template is another one, so the pins wait for a retest
     else:
         assert moved[0] < min(shifts) <= max(shifts) < moved[1]
-        assert {row["stale"] for row in after} == {"False"}  # nothing that can be seen from outside has changed
+        assert {row["stale"] for row in after} == {
+            "False"
+        }  # nothing that can be seen from outside has changed
 
 
-def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_served(tmp_path: Path) -> None:
+def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_served(
+    tmp_path: Path,
+) -> None:
     samples, _ = written(tmp_path, 2.0, scenario="new-weights")
     other = [row for row in samples if row["first_divergence"]]
-    assert {row["probe"] for row in other} == {"chat-short", "chat-uncapped", "coding", "extraction-json"}
-    assert {bool(row["logprob_shift"]) for row in other if row["other_generation_tokens"] in {"0", "0.0"}} == {True}
-    assert {bool(row["logprob_shift"]) for row in other if row["other_generation_tokens"] not in {"0", "0.0"}} == {False}
+    assert {row["probe"] for row in other} == {
+        "chat-short",
+        "chat-uncapped",
+        "coding",
+        "extraction-json",
+    }
+    assert {
+        bool(row["logprob_shift"])
+        for row in other
+        if row["other_generation_tokens"] in {"0", "0.0"}
+    } == {True}
+    assert {
+        bool(row["logprob_shift"])
+        for row in other
+        if row["other_generation_tokens"] not in {"0", "0.0"}
+    } == {False}
 
 
 def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) -> ObservedAnswer:
@@ -165,24 +222,43 @@ def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) ->
         ranked = model.scores(prompt, place, token, batch)[: probe.logprobs]
         top = {str(scored.token): scored.logprob for scored in ranked}
         tokens.append(TokenLogprob(str(token), ranked[0].logprob, top))
-    return ObservedAnswer("".join(speech.texts), tuple(tokens), speech.tokens, speech.reason, len(prompt.ids))
+    return ObservedAnswer(
+        "".join(speech.texts), tuple(tokens), speech.tokens, speech.reason, len(prompt.ids)
+    )
 
 
 def scored(model: LanguageModel, probe: ShippedProbe, world: World, pin: Pin) -> ObservedAnswer:
     """What the daemon would observe if it had the pinned answer scored."""
     prompt, output = probe.prompt(world.identity, model.variant), pin.outputs[0]
-    places = model.prompt_scores(prompt_of((*prompt.ids, *output.token_ids)), probe.logprobs)[len(prompt.ids) :]
+    places = model.prompt_scores(prompt_of((*prompt.ids, *output.token_ids)), probe.logprobs)[
+        len(prompt.ids) :
+    ]
     tokens = []
     for token, ranked in zip(output.tokens, places, strict=True):
         assert ranked is not None
-        tokens.append(TokenLogprob(token, ranked[0].logprob, {str(s.token): s.logprob for s in ranked[1:]}))
+        tokens.append(
+            TokenLogprob(token, ranked[0].logprob, {str(s.token): s.logprob for s in ranked[1:]})
+        )
     return ObservedAnswer(output.text, tuple(tokens), output.token_ids)
 
 
 def pin_of(probe: Probe, answers: Sequence[ObservedAnswer]) -> Pin:
     outputs = outputs_of(answers)
     noise, prompt_tokens = noise_of(answers, outputs), answers[0].prompt_tokens
-    return Pin(1, "t", probe.name, probe.revision, None, "", "", EPOCH, EPOCH, outputs, prompt_tokens, noise)
+    return Pin(
+        1,
+        "t",
+        probe.name,
+        probe.revision,
+        None,
+        "",
+        "",
+        EPOCH,
+        EPOCH,
+        outputs,
+        prompt_tokens,
+        noise,
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -198,13 +274,23 @@ def test_the_judging_is_that_of_the_daemon(variant: str) -> None:
     for probe in pinned:
         pin = pin_of(daemons[probe.name], [told(healthy, probe, world, 1)] * 5)
         for batch in (1, 5):
-            theirs = judge_gate(daemons[probe.name], Outcome.OK, told(LanguageModel(variant, 3), probe, world, batch), pin)
+            theirs = judge_gate(
+                daemons[probe.name],
+                Outcome.OK,
+                told(LanguageModel(variant, 3), probe, world, batch),
+                pin,
+            )
             state, prompt = asking.prompt(probe)
             ours = asking.judged(probe, state, prompt, asking.speech(probe, state, prompt, batch))
-            assert (ours.verdict, ours.first_divergence) == (theirs.verdict.value, theirs.first_divergence)
+            assert (ours.verdict, ours.first_divergence) == (
+                theirs.verdict.value,
+                theirs.first_divergence,
+            )
             shift = theirs.logprob_shift
             if theirs.first_divergence is not None:
-                shift = shift_between(pin.outputs[0], scored(LanguageModel(variant, 3), probe, world, pin))
+                shift = shift_between(
+                    pin.outputs[0], scored(LanguageModel(variant, 3), probe, world, pin)
+                )
             assert ours.shift_nat == (None if shift is None else pytest.approx(shift))
 
 

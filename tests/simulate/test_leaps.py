@@ -20,18 +20,42 @@ STORIES: dict[str, list[tuple[float, dict[str, Any]]]] = {
     "prompts in pieces": [(0, {"traffic.rate_per_s": 0.5, "max_num_batched_tokens": 512})],
     "what all share is cached": [(0, {"traffic.rate_per_s": 0.5, "traffic.shared_tokens": 512.0})],
     "a steady job": [(0, {"batch.clients": 4})],
-    "a job in the middle": [(0, {"traffic.rate_per_s": 0.3}), (40, {"batch.clients": 12, "max_num_seqs": 6}), (80, {"batch.clients": 0})],
+    "a job in the middle": [
+        (0, {"traffic.rate_per_s": 0.3}),
+        (40, {"batch.clients": 12, "max_num_seqs": 6}),
+        (80, {"batch.clients": 0}),
+    ],
     "a pile handed over at once": [(10, {"batch.requests": 40, "max_num_seqs": 8})],
-    "by priority": [(0, {"traffic.rate_per_s": 2.0, "max_num_seqs": 3, "scheduling_policy": "priority"})],
-    "a queue with an end": [(0, {"traffic.rate_per_s": 4.0, "max_num_seqs": 2, "max_num_queued_reqs": 3})],
-    "a slower kernel from some moment on": [(0, {"batch.clients": 2}), (50, {"kernel_slow_factor": 1.5, "host_delay_s": 0.004})],
-    "a hang, and a new start": [(0, {"traffic.rate_per_s": 1.0}), (40, {"frozen": True}), (70, {"restart": 5})],
-    "asleep for a while": [(0, {"traffic.rate_per_s": 1.0}), (40, {"asleep": True}), (70, {"asleep": False})],
+    "by priority": [
+        (0, {"traffic.rate_per_s": 2.0, "max_num_seqs": 3, "scheduling_policy": "priority"})
+    ],
+    "a queue with an end": [
+        (0, {"traffic.rate_per_s": 4.0, "max_num_seqs": 2, "max_num_queued_reqs": 3})
+    ],
+    "a slower kernel from some moment on": [
+        (0, {"batch.clients": 2}),
+        (50, {"kernel_slow_factor": 1.5, "host_delay_s": 0.004}),
+    ],
+    "a hang, and a new start": [
+        (0, {"traffic.rate_per_s": 1.0}),
+        (40, {"frozen": True}),
+        (70, {"restart": 5}),
+    ],
+    "asleep for a while": [
+        (0, {"traffic.rate_per_s": 1.0}),
+        (40, {"asleep": True}),
+        (70, {"asleep": False}),
+    ],
     "dead": [(0, {"traffic.rate_per_s": 1.0}), (40, {"dead": True})],
 }
 
 
-def story(kind: type[World], acts: list[tuple[float, dict[str, Any]]], gpu: str = "h100", blocks: int | None = None) -> list[float]:
+def story(
+    kind: type[World],
+    acts: list[tuple[float, dict[str, Any]]],
+    gpu: str = "h100",
+    blocks: int | None = None,
+) -> list[float]:
     world = make_world([gpu], 1, kind=kind)
     if blocks is not None:
         world.set("num_gpu_blocks", blocks)
@@ -40,27 +64,56 @@ def story(kind: type[World], acts: list[tuple[float, dict[str, Any]]], gpu: str 
         world.advance(at_s)
         for name, value in settings.items():
             world.set(name, value)
-        assert all(world.get(name) == value for name, value in settings.items() if name not in ONE_SHOT)
+        assert all(
+            world.get(name) == value for name, value in settings.items() if name not in ONE_SHOT
+        )
     world.advance(90)
     world.settle()
     counters, card = world.engine.counters, world.cards[0]
     assert isinstance(card, Card)
-    counts = [counters.generation_tokens, counters.prompt_tokens, counters.prefix_cache_hits, counters.num_preemptions]
-    ended = [sum(counters.request_success.values()), counters.admission_rejections, world.engine.running, world.engine.waiting]
-    times = [counters.inter_token_latency.sum, counters.e2e_latency.sum, counters.queue_time.sum, counters.prefill_time.sum]
+    counts = [
+        counters.generation_tokens,
+        counters.prompt_tokens,
+        counters.prefix_cache_hits,
+        counters.num_preemptions,
+    ]
+    ended = [
+        sum(counters.request_success.values()),
+        counters.admission_rejections,
+        world.engine.running,
+        world.engine.waiting,
+    ]
+    times = [
+        counters.inter_token_latency.sum,
+        counters.e2e_latency.sum,
+        counters.queue_time.sum,
+        counters.prefill_time.sum,
+    ]
     seen = card.reading()
-    return [*counts, counters.iteration_tokens.count, *ended, *times, seen.energy_j, seen.temp_c, seen.sm_clock_mhz]
+    return [
+        *counts,
+        counters.iteration_tokens.count,
+        *ended,
+        *times,
+        seen.energy_j,
+        seen.temp_c,
+        seen.sm_clock_mhz,
+    ]
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_many_steps_at_once_change_nothing_but_the_work(name: str) -> None:
-    assert story(LeapingWorld, STORIES[name]) == pytest.approx(story(World, STORIES[name]), rel=3e-3, abs=1.01)
+    assert story(LeapingWorld, STORIES[name]) == pytest.approx(
+        story(World, STORIES[name]), rel=3e-3, abs=1.01
+    )
 
 
 @pytest.mark.parametrize("gpu", ["rtx4090", "rtx3090", "dgx-spark"])
 def test_nor_on_cards_whose_clock_follows_their_temperature(gpu: str) -> None:
     acts = STORIES["a few users"]
-    assert story(LeapingWorld, acts, gpu) == pytest.approx(story(World, acts, gpu), rel=1e-2, abs=2.5)
+    assert story(LeapingWorld, acts, gpu) == pytest.approx(
+        story(World, acts, gpu), rel=1e-2, abs=2.5
+    )
 
 
 def test_nor_on_a_card_that_throttles() -> None:
@@ -91,7 +144,9 @@ def test_what_is_taken_back_while_many_steps_are_taken_at_once_is_gone() -> None
     world.advance(1)
     handles: list[Handle] = []
     for number in range(3):
-        handle = world.submit(EngineRequest(str(number), 100, 2000, lambda _: Ending(2000, "length")))
+        handle = world.submit(
+            EngineRequest(str(number), 100, 2000, lambda _: Ending(2000, "length"))
+        )
         assert handle is not None
         handles.append(handle)
     world.advance_until(3.0)

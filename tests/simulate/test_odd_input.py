@@ -18,8 +18,15 @@ from monitor.simulate.server import SimulatedServer
 from monitor.simulate.world import SettingError, World
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["role", "content", "text"]), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**6), 10**6)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "text"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 # fmt: off
@@ -34,7 +41,12 @@ FIELDS = [
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4), st.booleans())
 def test_any_body_is_read_or_refused(changes: dict[str, Any], chat: bool) -> None:
-    body = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "max_tokens": 4, **changes}
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "prompt": "hi",
+        "max_tokens": 4,
+        **changes,
+    }
     try:
         ask = read_ask(body, chat, {}, Identity(), "healthy")
     except ApiError as refused:
@@ -45,7 +57,9 @@ def test_any_body_is_read_or_refused(changes: dict[str, Any], chat: bool) -> Non
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(make_world(["h100"]).settable), ANYTHING)
-def test_any_setting_is_taken_or_refused_and_the_server_still_answers(name: str, value: Any) -> None:
+def test_any_setting_is_taken_or_refused_and_the_server_still_answers(
+    name: str, value: Any
+) -> None:
     world = make_world(["h100"])
     try:
         change(world, {name: value})
@@ -58,10 +72,20 @@ def test_any_setting_is_taken_or_refused_and_the_server_still_answers(name: str,
 
 
 async def test_bodies_that_are_no_json_objects_are_refused(client: httpx.AsyncClient) -> None:
-    for content in (b"", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"prompt": "\\ud800", "max_tokens": 2}'):
-        response = await client.post("/v1/completions", content=content, headers={"content-type": "application/json"})
+    for content in (
+        b"",
+        b"[1]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"prompt": "\\ud800", "max_tokens": 2}',
+    ):
+        response = await client.post(
+            "/v1/completions", content=content, headers={"content-type": "application/json"}
+        )
         assert response.status_code == (200 if b"ud800" in content else 400)
-    assert (await client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})).status_code == 400
+    assert (
+        await client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
+    ).status_code == 400
     assert (await client.get("/health")).status_code == 200
 
 

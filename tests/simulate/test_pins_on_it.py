@@ -1,4 +1,6 @@
-"""`pin` on a healthy simulated server: its pins must be as firm as a real server's, or no judge finds anything by them."""
+"""`pin` on a healthy simulated server: its pins must be as firm as a real server's, or no judge
+finds anything by them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ OWN = {
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """A simulated server on a thread of its own, whose steps take a millisecond: commands have event loops of theirs."""
+    """A simulated server on a thread of its own, whose steps take a millisecond: commands have
+    event loops of theirs.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -53,10 +57,31 @@ def test_the_pins_of_a_healthy_simulated_server_are_firm(
         shutil.copy(shipped_probes_dir() / f"{name}.yaml", tmp_path / "probes")
     for name, text in OWN.items():
         sampling = "{logprobs: 5, ignore_eos: true}" if name == "fixed-length" else "{logprobs: 5}"
-        whole = text + f"class: chat\nevery: 60s\nmax_tokens: 60\nexpect: [{{pinned: true}}]\nsampling: {sampling}\n"
+        whole = text + (
+            f"class: chat\nevery: 60s\nmax_tokens: 60\nexpect: [{{pinned: true}}]\nsampling: "
+            f"{sampling}\n"
+        )
         (tmp_path / "probes" / f"{name}.yaml").write_text(whole)
-    (tmp_path / "config.yaml").write_text(f"database: h.db\nprobes: probes\ntargets: [{{name: sim, url: '{url}', gpus: none}}]\n")
-    assert main(["pin", "--reason", "healthy", "--repeats", "2", "--json", "-c", str(tmp_path / "config.yaml")]) == 0
-    noise = {one["probe"]: one["pin"]["noise_nat"] for one in json.loads(capfd.readouterr().out)["pins"]}
+    (tmp_path / "config.yaml").write_text(
+        f"database: h.db\nprobes: probes\ntargets: [{{name: sim, url: '{url}', gpus: none}}]\n"
+    )
+    assert (
+        main(
+            [
+                "pin",
+                "--reason",
+                "healthy",
+                "--repeats",
+                "2",
+                "--json",
+                "-c",
+                str(tmp_path / "config.yaml"),
+            ]
+        )
+        == 0
+    )
+    noise = {
+        one["probe"]: one["pin"]["noise_nat"] for one in json.loads(capfd.readouterr().out)["pins"]
+    }
     assert set(noise) == {*SHIPPED, *OWN}
     assert {probe: nat for probe, nat in noise.items() if nat is None or nat >= FIRM_NAT} == {}

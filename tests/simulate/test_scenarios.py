@@ -50,7 +50,9 @@ def test_all_promised_scenarios_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_each_says_which_kind_and_cause_it_must_raise_in_the_words_of_the_closed_lists(name: str) -> None:
+def test_each_says_which_kind_and_cause_it_must_raise_in_the_words_of_the_closed_lists(
+    name: str,
+) -> None:
     raises = load(name, world().settable).raises
     if name == "calm":
         assert raises is None
@@ -73,7 +75,11 @@ def test_each_is_played_to_its_end_and_taken_back(name: str) -> None:
     play = Play(scenario, made, 60.0, speed=max(1.0, scenario.length_s / 120))
     made.sources.append(play)
     made.advance(240.0)
-    changed = {key for key, value in made.settings().items() if before.get(key, value) != value and key not in ONE_SHOT}
+    changed = {
+        key
+        for key, value in made.settings().items()
+        if before.get(key, value) != value and key not in ONE_SHOT
+    }
     assert changed or name in {"calm", "rollback", "slow-start"} or scenario.events == ()
     play.take_back()
     after = {key: value for key, value in made.settings().items() if key not in ONE_SHOT}
@@ -85,7 +91,11 @@ def test_the_same_seed_tells_the_same_story() -> None:
         made = world(seed=seed)
         switch(made, "more-clients", 0.0)
         made.advance(600)
-        return made.engine.counters.generation_tokens, made.engine.counters.prompt_tokens, card_of(made).reading()
+        return (
+            made.engine.counters.generation_tokens,
+            made.engine.counters.prompt_tokens,
+            card_of(made).reading(),
+        )
 
     assert story(3) == story(3)
     assert story(3)[:2] != story(4)[:2]
@@ -109,7 +119,8 @@ def test_heat_goes_as_many_times_faster_as_the_cards_heat() -> None:
     assert made.get("card.cooling") == pytest.approx(4.5, abs=0.1)
 
 
-# -- what each of them does, against the model's own truth ------------------------------------------------------------
+# -- what each of them does, against the model's own truth
+# ------------------------------------------------------------
 
 
 def test_a_batch_job_makes_others_wait() -> None:
@@ -183,7 +194,8 @@ def test_nothing_moves_after_a_fault_of_the_server(name: str) -> None:
     assert made.is_down is (name == "die")
 
 
-# -- playing ----------------------------------------------------------------------------------------------------------
+# -- playing
+# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -222,7 +234,9 @@ def test_a_time_line_is_played_in_order_and_a_ramp_moves_evenly() -> None:
     while (moment := play.next_s()) < 1000:
         play.advance(moment)
     assert notes.sets[1:3] == [("b", 5.0), ("restart", 3)]
-    assert [value for _, value in notes.sets[3:]] == pytest.approx([2.0 + quarter / 4 for quarter in range(17)])
+    assert [value for _, value in notes.sets[3:]] == pytest.approx(
+        [2.0 + quarter / 4 for quarter in range(17)]
+    )
 
 
 def test_it_does_not_matter_how_large_the_steps_are() -> None:
@@ -236,9 +250,18 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
     ("text", "told"),
     [
         ("timeline: []", "story.yaml:1: about is missing: one sentence that tells the story"),
-        ("about: x\ntimelime: []", "story.yaml:2: timelime is not a known key; did you mean timeline?"),
-        ("about: x\ntimeline:\n  - set: {a: 1}", "story.yaml:3: this entry says not when; give it `at: 10m`"),
-        ("about: x\ntimeline:\n  - at: 10\n    set: {a: 1}", "story.yaml:3: at is 10; give it a unit, for example 90s, 10m or 2h"),
+        (
+            "about: x\ntimelime: []",
+            "story.yaml:2: timelime is not a known key; did you mean timeline?",
+        ),
+        (
+            "about: x\ntimeline:\n  - set: {a: 1}",
+            "story.yaml:3: this entry says not when; give it `at: 10m`",
+        ),
+        (
+            "about: x\ntimeline:\n  - at: 10\n    set: {a: 1}",
+            "story.yaml:3: at is 10; give it a unit, for example 90s, 10m or 2h",
+        ),
         ("about: x\ntimeline:\n  - at: 1s", "story.yaml:3: an entry has either `set` or `ramp`"),
         (
             "about: x\ntimeline:\n  - at: 1s\n    ramp: {a: 1}",
@@ -252,10 +275,16 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
             "about: x\ntimeline:\n  - at: 1s\n    ramp: {a: fast}\n    over: 3s",
             "story.yaml:4: a is 'fast'; only a number can be a ramp's end",
         ),
-        ("about: x\ntimeline: soon", "story.yaml:2: timeline must be a list of entries with `at` and `set` or `ramp`"),
+        (
+            "about: x\ntimeline: soon",
+            "story.yaml:2: timeline must be a list of entries with `at` and `set` or `ramp`",
+        ),
         ("about: x\npace: slow", "story.yaml:2: pace is 'slow'; it can be heat, or be left out"),
         ("about: x\nraises: {cause: heat}", "story.yaml:2: raises needs a kind"),
-        ("about: x\nraises: {kind: thermall}", "story.yaml:2: thermall is no kind that can be reported; did you mean thermal?"),
+        (
+            "about: x\nraises: {kind: thermall}",
+            "story.yaml:2: thermall is no kind that can be reported; did you mean thermal?",
+        ),
         (
             "about: x\nraises:\n  kind: speed\n  cause: nope",
             f"story.yaml:4: nope is no cause that can be reported; it is one of: {', '.join(Cause)}",
@@ -279,15 +308,35 @@ def test_the_kinds_and_causes_that_a_file_may_name_are_those_of_the_closed_lists
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("set: {traffic.rate_per_s: .inf}", "traffic.rate_per_s cannot be inf: input should be less than or equal to 1000"),
-        ("set: {traffic.rate_per_s: -1}", "traffic.rate_per_s cannot be -1: input should be greater than or equal to 0"),
-        ("set: {answers: int5}", "answers cannot be 'int5'; it is one of: healthy, int4, new-weights, lost-bos"),
-        ("set: {restart: .inf}", "restart cannot be inf; it is true, or the seconds that it takes, 1,000,000 at most"),
-        ("ramp: {card.cooling: .nan}, over: 1m", "card.cooling cannot be nan: input should be less than or equal to 1000"),
-        ("ramp: {max_num_seqs: 4}, over: 1m", "max_num_seqs cannot be 4.0: input should be a valid integer"),
+        (
+            "set: {traffic.rate_per_s: .inf}",
+            "traffic.rate_per_s cannot be inf: input should be less than or equal to 1000",
+        ),
+        (
+            "set: {traffic.rate_per_s: -1}",
+            "traffic.rate_per_s cannot be -1: input should be greater than or equal to 0",
+        ),
+        (
+            "set: {answers: int5}",
+            "answers cannot be 'int5'; it is one of: healthy, int4, new-weights, lost-bos",
+        ),
+        (
+            "set: {restart: .inf}",
+            "restart cannot be inf; it is true, or the seconds that it takes, 1,000,000 at most",
+        ),
+        (
+            "ramp: {card.cooling: .nan}, over: 1m",
+            "card.cooling cannot be nan: input should be less than or equal to 1000",
+        ),
+        (
+            "ramp: {max_num_seqs: 4}, over: 1m",
+            "max_num_seqs cannot be 4.0: input should be a valid integer",
+        ),
     ],
 )
-def test_a_value_that_cannot_be_set_is_told_with_its_line_before_the_story_begins(change: str, told: str, tmp_path: Path) -> None:
+def test_a_value_that_cannot_be_set_is_told_with_its_line_before_the_story_begins(
+    change: str, told: str, tmp_path: Path
+) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(f"about: mine\ntimeline:\n  - {{at: 1h, {change}}}\n")
     with pytest.raises(ScenarioError) as failure:
@@ -308,15 +357,21 @@ def test_broken_yaml_is_told_with_its_line() -> None:
         parse("about: x\nbase: {a: [1", "story.yaml", "story", ("a",))
 
 
-def test_an_unknown_scenario_is_one_sentence_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_scenario_is_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["simulate", "--scenario", "heet"]) == 2
     assert capsys.readouterr().err.strip() == "there is no scenario 'heet'; did you mean heat?"
 
 
-def test_a_file_that_is_not_there_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = str(tmp_path / "mine.yaml")
     assert main(["simulate", "--scenario", missing]) == 2
-    assert capsys.readouterr().err.strip() == f"{missing}: cannot be read: No such file or directory"
+    assert (
+        capsys.readouterr().err.strip() == f"{missing}: cannot be read: No such file or directory"
+    )
 
 
 def test_a_file_of_ones_own_is_played(tmp_path: Path) -> None:

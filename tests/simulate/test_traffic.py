@@ -53,7 +53,9 @@ def test_a_changed_rate_holds_from_now_on_and_zero_means_silence() -> None:
 
 def test_longer_prompts_are_longer_by_the_factor() -> None:
     plain, longer = traffic_of(1.0, seed=4), traffic_of(1.0, prompt_factor=3.0, seed=4)
-    assert [3 * a.prompt_tokens for a in plain.advance(100)] == [a.prompt_tokens for a in longer.advance(100)]
+    assert [3 * a.prompt_tokens for a in plain.advance(100)] == [
+        a.prompt_tokens for a in longer.advance(100)
+    ]
 
 
 def test_a_quiet_night_has_fewer_requests_than_an_afternoon() -> None:

@@ -45,22 +45,31 @@ with open_writer(path).begin() as connection:
 print("written")
 """
 DAEMON, SOMEBODY = 65534, 12345
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can be another user for a while"
+)
 
 
 def program(text: str, path: Path, user: int) -> str:
     """What a program says that does something with a history as another user."""
     tests = str(Path(__file__).parent.parent)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)]), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-c", text, str(path), str(user)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+    run = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=30, check=False
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 
 
 @pytest.fixture
 def shared(request: pytest.FixtureRequest) -> Iterator[History]:
-    """A history with one sample in a folder that other users may enter; pytest's own are closed to them."""
+    """A history with one sample in a folder that other users may enter; pytest's own are closed to
+    them.
+    """
     folder = Path(tempfile.mkdtemp(prefix="vllm-canary-test-"))
     folder.chmod(0o755)
     made = History(folder / "history.db")
@@ -127,7 +136,16 @@ def test_an_sqlite_url_is_the_same_as_its_path(history: History) -> None:
         assert len(samples(connection, SampleFilter())) == 1
 
 
-@pytest.mark.parametrize("url", ["://", "nonsense://x", "postgresql://me:s3cret@host:port/x", "postgresql+nodriver://me:s3cret@h/x", "sqlite://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "://",
+        "nonsense://x",
+        "postgresql://me:s3cret@host:port/x",
+        "postgresql+nodriver://me:s3cret@h/x",
+        "sqlite://",
+    ],
+)
 def test_an_address_that_is_none_is_one_sentence_without_its_password(url: str) -> None:
     for opening in (open_writer, open_reader):
         with pytest.raises(DatabaseError) as told:
@@ -145,7 +163,9 @@ def test_an_empty_file_has_no_history_yet_and_becomes_one(tmp_path: Path) -> Non
     open_reader(str(path)).dispose()
 
 
-def test_opening_a_history_writes_nothing_and_a_refused_one_is_let_go_at_once(history: History) -> None:
+def test_opening_a_history_writes_nothing_and_a_refused_one_is_let_go_at_once(
+    history: History,
+) -> None:
     history.sample()
     history.close()
     before = history.path.read_bytes()
@@ -165,13 +185,17 @@ def test_a_newer_history_is_the_users_to_mend_and_is_not_touched(history: Histor
     history.close()
     before = history.path.read_bytes()
     for opening in (open_writer, open_reader):
-        with pytest.raises(DatabaseError, match=r"newer vllm-canary \(schema 9999.*upgrade vllm-canary") as told:
+        with pytest.raises(
+            DatabaseError, match=r"newer vllm-canary \(schema 9999.*upgrade vllm-canary"
+        ) as told:
             opening(history.database)
         assert told.value.exit_code == 2
     assert history.path.read_bytes() == before
 
 
-def test_a_database_of_somebody_else_is_refused_whole_and_nothing_of_ours_stays_in_it(tmp_path: Path) -> None:
+def test_a_database_of_somebody_else_is_refused_whole_and_nothing_of_ours_stays_in_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "shop.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE sample (colour TEXT)")
@@ -188,11 +212,16 @@ def test_a_damaged_history_is_one_sentence(history: History) -> None:
     content = bytearray(history.path.read_bytes())
     content[5000:60_000] = b"\xff" * 55_000
     history.path.write_bytes(content)
-    with pytest.raises(DatabaseError, match="cannot be read"), reading(history.database) as connection:
+    with (
+        pytest.raises(DatabaseError, match="cannot be read"),
+        reading(history.database) as connection,
+    ):
         samples(connection, SampleFilter())
 
 
-def test_the_writer_keeps_what_it_promised_through_a_power_cut_and_can_shrink_later(history: History) -> None:
+def test_the_writer_keeps_what_it_promised_through_a_power_cut_and_can_shrink_later(
+    history: History,
+) -> None:
     with history.engine.connect() as connection:
         names = ("journal_mode", "synchronous", "auto_vacuum", "foreign_keys")
         pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names}
@@ -209,7 +238,9 @@ def test_a_reader_cannot_write(history: History) -> None:
 def test_a_reader_works_beside_a_writer_and_sees_what_was_just_committed(history: History) -> None:
     history.sample()
     with history.engine.begin() as busy:
-        busy.exec_driver_sql("UPDATE target SET name = 'renamed'")  # a transaction that has not ended
+        busy.exec_driver_sql(
+            "UPDATE target SET name = 'renamed'"
+        )  # a transaction that has not ended
         with reading(history.database) as connection:
             assert [s.target for s in samples(connection, SampleFilter())] == ["local"]
     with reading(history.database) as connection:
@@ -274,7 +305,9 @@ def test_a_folder_that_one_may_not_enter_is_one_sentence(shared: History) -> Non
 
 @needs_root
 @pytest.mark.parametrize("reader", [0, SOMEBODY], ids=["root", "somebody"])
-def test_what_a_reader_leaves_behind_does_not_stop_the_daemon_of_another_user(reader: int, shared: History) -> None:
+def test_what_a_reader_leaves_behind_does_not_stop_the_daemon_of_another_user(
+    reader: int, shared: History
+) -> None:
     shared.close()
     given_to(shared, DAEMON)
     shared.path.parent.chmod(0o777)  # the worst case: the reader may make files beside it

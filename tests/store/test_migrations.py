@@ -25,7 +25,9 @@ DOCUMENTED = {
 
 def test_migrations_and_tables_agree(history: History) -> None:
     with history.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
         assert compare_metadata(context, metadata) == []
 
 
@@ -36,10 +38,14 @@ def test_the_documented_tables_are_there(history: History) -> None:
 def test_the_newest_migration_is_the_one_the_program_names() -> None:
     folder = ScriptDirectory.from_config(alembic_config())
     assert folder.get_heads() == [HEAD]
-    assert [script.revision for script in reversed(list(folder.walk_revisions()))] == list(KNOWN_REVISIONS)
+    assert [script.revision for script in reversed(list(folder.walk_revisions()))] == list(
+        KNOWN_REVISIONS
+    )
 
 
-def test_a_history_that_is_up_to_date_is_opened_without_loading_alembic(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_is_up_to_date_is_opened_without_loading_alembic(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "monitor.store.migrate", None)  # an import of it would fail
     open_writer(history.database).dispose()
 
@@ -47,7 +53,9 @@ def test_a_history_that_is_up_to_date_is_opened_without_loading_alembic(history:
 def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     writer = database._sqlite_writer(tmp_path / "history.db")
     with writer.begin() as connection:
-        connection.exec_driver_sql("CREATE VIEW samples AS SELECT 1")  # the last step of the first migration will fail
+        connection.exec_driver_sql(
+            "CREATE VIEW samples AS SELECT 1"
+        )  # the last step of the first migration will fail
     with pytest.raises(Exception, match="samples"):
         upgrade(writer)
     assert inspect(writer).get_table_names() == []

@@ -21,27 +21,54 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 def look(history: History, uuid: str, second: int, temp_c: float) -> None:
     """One stored window of a card."""
-    values = {"count": 5, "temp_c_min": temp_c - 9, "temp_c_median": temp_c, "temp_c_max": temp_c + 9, "throttle_thermal_ns": 7}
+    values = {
+        "count": 5,
+        "temp_c_min": temp_c - 9,
+        "temp_c_median": temp_c,
+        "temp_c_max": temp_c + 9,
+        "throttle_thermal_ns": 7,
+    }
     history.do(lambda c: record.insert_gpu_reading(c, uuid, NOON + second * SECOND, values))
 
 
 def page(history: History, target_id: int, second: int) -> None:
     """One stored reading of the metrics page."""
-    reading = ServerPage(at=NOON + second * SECOND, state="ok", running=2.0, engine_steps=100.0 + second)
+    reading = ServerPage(
+        at=NOON + second * SECOND, state="ok", running=2.0, engine_steps=100.0 + second
+    )
     history.do(lambda c: record.insert_server_reading(c, target_id, reading, None))
 
 
-def test_a_sample_becomes_a_point_with_every_field_and_unknown_stays_unknown(history: History) -> None:
+def test_a_sample_becomes_a_point_with_every_field_and_unknown_stays_unknown(
+    history: History,
+) -> None:
     row_id = history.sample(
         started_at=NOON, e2e_ms=90.5, decode_tok_s=81.5, phase=Phase.IDLE, verdict=Verdict.FAIL, stale=True, pin=3, gpu_temp_c=61.0,
         first_divergence=4, running=1.0, traffic_class="batch",
     )  # fmt: skip
     [(found_id, point)] = history.do(lambda c: points.canaries_after(c, 1, 0))
     assert (found_id, point.at_us, point.known_us) == (row_id, to_us(NOON), to_us(NOON) + 90_500)
-    assert (point.probe, point.traffic_class, point.phase, point.outcome, point.verdict) == ("sky", "batch", "idle", "ok", "fail")
-    assert (point.decode_tok_s, point.stale, point.pin, point.gpu_temp_c, point.first_divergence) == (81.5, True, 3, 61.0, 4)
+    assert (point.probe, point.traffic_class, point.phase, point.outcome, point.verdict) == (
+        "sky",
+        "batch",
+        "idle",
+        "ok",
+        "fail",
+    )
+    assert (
+        point.decode_tok_s,
+        point.stale,
+        point.pin,
+        point.gpu_temp_c,
+        point.first_divergence,
+    ) == (81.5, True, 3, 61.0, 4)
     assert point.running == 1.0
-    assert (point.sm_clock_mhz, point.fingerprint, point.process_start_us, point.waiting) == (None, None, None, None)
+    assert (point.sm_clock_mhz, point.fingerprint, point.process_start_us, point.waiting) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_canary_that_failed_at_once_was_known_at_once(history: History) -> None:
@@ -50,11 +77,19 @@ def test_a_canary_that_failed_at_once_was_known_at_once(history: History) -> Non
     assert (point.known_us, point.stale) == (point.at_us, None)
 
 
-def test_the_configuration_of_a_point_stays_the_same_when_more_of_it_becomes_known(history: History) -> None:
+def test_the_configuration_of_a_point_stays_the_same_when_more_of_it_becomes_known(
+    history: History,
+) -> None:
     fields = {"vllm_version": FingerprintField("vllm_version", "root", "0.32")}
     sample_id = history.sample()
     row_id = history.do(lambda c: fingerprints.save(c, 1, "013fabc", fields, NOON))
-    history.do(lambda c: c.execute(update(tables.sample).where(tables.sample.c.id == sample_id).values(fingerprint_id=row_id)))
+    history.do(
+        lambda c: c.execute(
+            update(tables.sample)
+            .where(tables.sample.c.id == sample_id)
+            .values(fingerprint_id=row_id)
+        )
+    )
     [(_, before)] = history.do(lambda c: points.canaries_after(c, 1, 0))
     more = fields | {"driver_version": FingerprintField("driver_version", "root", "580.82")}
     history.do(lambda c: fingerprints.save(c, 1, "b6ef123", more, NOON + MINUTE, row_id=row_id))
@@ -78,18 +113,34 @@ def test_only_what_is_newer_and_of_this_target_or_card_is_given(history: History
     look(history, "GPU-1", 5, 60.0)
     look(history, "GPU-2", 5, 70.0)
     [(_, server)] = history.do(lambda c: points.servers_after(c, 1, 0))
-    assert (server.at_us, server.state, server.running, server.engine_steps) == (to_us(NOON + 5 * SECOND), "ok", 2.0, 105.0)
+    assert (server.at_us, server.state, server.running, server.engine_steps) == (
+        to_us(NOON + 5 * SECOND),
+        "ok",
+        2.0,
+        105.0,
+    )
     [(_, card)] = history.do(lambda c: points.cards_after(c, ["GPU-2"], 0))
-    assert (card.uuid, card.temp_c, card.throttle_thermal_ns, card.margin_c) == ("GPU-2", 70.0, 7, None)
+    assert (card.uuid, card.temp_c, card.throttle_thermal_ns, card.margin_c) == (
+        "GPU-2",
+        70.0,
+        7,
+        None,
+    )
 
 
-def test_a_long_stretch_comes_in_pages_and_whole(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stretch_comes_in_pages_and_whole(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     history.samples([a_sample(started_at=NOON + n * MINUTE) for n in range(10)])
     for n in range(10):
         page(history, 1, 60 * n + 10)
         look(history, "GPU-1", 60 * n + 20, 60.0)
     real = points.canaries_after
-    monkeypatch.setattr(points, "canaries_after", lambda c, target_id, after, **more: real(c, target_id, after, 3, **more))
+    monkeypatch.setattr(
+        points,
+        "canaries_after",
+        lambda c, target_id, after, **more: real(c, target_id, after, 3, **more),
+    )
     with history.engine.connect() as connection:
         begin = points.cursor_at(connection, 1, ["GPU-1"], NOON + 2 * MINUTE)
         end = points.cursor_at(connection, 1, ["GPU-1"], None)
@@ -101,7 +152,9 @@ def test_a_long_stretch_comes_in_pages_and_whole(history: History, monkeypatch: 
     assert [known_us(point) for point in found] == sorted(known_us(point) for point in found)
 
 
-def test_the_cards_of_a_target_are_those_the_daemon_noted_and_those_its_samples_name(history: History) -> None:
+def test_the_cards_of_a_target_are_those_the_daemon_noted_and_those_its_samples_name(
+    history: History,
+) -> None:
     history.target()
     assert history.do(lambda c: points.cards_of(c, 1)) == []
     history.do(lambda c: detectors.note_cards(c, 1, ["GPU-2"]))
@@ -116,8 +169,12 @@ def test_what_was_learnt_is_kept_in_the_place_of_what_was_there(history: History
     assert history.do(lambda c: detectors.stamp(c, 1)) is None
     for at_us in (5, 6):
         armed = ({"what": "decode", "armed": False, "detail": f"{at_us} h"},)
-        kept = StoredDetector(at_us, "abc", '{"x": NaN, "y": 0.30000000000000004}', armed, Cursor(1, 2, 3), 4, None)
+        kept = StoredDetector(
+            at_us, "abc", '{"x": NaN, "y": 0.30000000000000004}', armed, Cursor(1, 2, 3), 4, None
+        )
         history.do(lambda c, kept=kept: detectors.save(c, 1, kept))  # type: ignore[misc]
     assert history.do(lambda c: detectors.load(c, 1)) == kept
     assert history.do(lambda c: detectors.stamp(c, 1)) == 6
-    assert history.do(detectors.learnt_of) == {1: detectors.Learnt(({"what": "decode", "armed": False, "detail": "6 h"},), None)}
+    assert history.do(detectors.learnt_of) == {
+        1: detectors.Learnt(({"what": "decode", "armed": False, "detail": "6 h"},), None)
+    }

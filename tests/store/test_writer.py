@@ -73,7 +73,9 @@ def test_all_work_is_done_on_one_thread_that_is_not_the_callers(store: Writer) -
     assert threads.isdisjoint({threading.get_ident()})
 
 
-def test_a_locked_database_loses_nothing_and_keeps_the_order(store: Writer, locked: sqlite3.Connection) -> None:
+def test_a_locked_database_loses_nothing_and_keeps_the_order(
+    store: Writer, locked: sqlite3.Connection
+) -> None:
     wanted = [f"t{number}" for number in range(20)]
     futures = [store.submit(target(name)) for name in wanted]
     time.sleep(0.4)
@@ -96,7 +98,9 @@ def test_it_says_since_when_it_cannot_write_and_takes_it_back(
     assert store.failing_since is None
 
 
-def test_an_impatient_writer_fails_with_a_database_error_and_does_the_next_work(quick: None, tmp_path: Path) -> None:
+def test_an_impatient_writer_fails_with_a_database_error_and_does_the_next_work(
+    quick: None, tmp_path: Path
+) -> None:
     path = tmp_path / "history.db"
     impatient = Writer(open_writer(str(path)), patient=False)
     with sqlite3.connect(path, isolation_level=None) as other:
@@ -127,7 +131,9 @@ def test_a_full_queue_refuses_new_work_and_keeps_what_it_has(
     store.close()
 
 
-def test_the_callers_own_error_comes_back_to_the_caller_and_leaves_nothing_half_written(store: Writer) -> None:
+def test_the_callers_own_error_comes_back_to_the_caller_and_leaves_nothing_half_written(
+    store: Writer,
+) -> None:
     def work(connection: Connection) -> None:
         target("half")(connection)
         raise ZeroDivisionError
@@ -145,7 +151,9 @@ def test_a_row_that_the_database_refuses_is_a_database_error(store: Writer) -> N
         store.do(work)
 
 
-def test_work_that_fails_with_nobody_waiting_for_it_is_in_the_log(store: Writer, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_that_fails_with_nobody_waiting_for_it_is_in_the_log(
+    store: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
     def work(connection: Connection) -> None:
         raise ZeroDivisionError("on purpose")
 
@@ -154,7 +162,9 @@ def test_work_that_fails_with_nobody_waiting_for_it_is_in_the_log(store: Writer,
     assert "on purpose" in caplog.text
 
 
-def test_a_told_error_is_the_callers_to_tell_and_not_in_the_log(store: Writer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_told_error_is_the_callers_to_tell_and_not_in_the_log(
+    store: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
     def work(connection: Connection) -> None:
         raise Told("there is no incident 7")
 

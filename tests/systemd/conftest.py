@@ -7,7 +7,14 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from systemd.container import REPOSITORY, booted, dependency_wheels, install_tools, project_wheel, root_filesystem
+from systemd.container import (
+    REPOSITORY,
+    booted,
+    dependency_wheels,
+    install_tools,
+    project_wheel,
+    root_filesystem,
+)
 from systemd.installed import UNIT, Service
 
 
@@ -32,7 +39,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the unit's log beside a failed test."""
     report = yield
     service = getattr(item, "funcargs", {}).get("service")

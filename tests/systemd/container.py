@@ -1,7 +1,8 @@
 """A booted Debian in systemd-nspawn, thrown away after use; no Docker.
 
-The root filesystem and the wheels are built once and kept under `$XDG_CACHE_HOME/vllm-canary` (~/.cache); a container runs on a
-copy in memory, so that the cache stays as it was. Only root can do this.
+The root filesystem and the wheels are built once and kept under `$XDG_CACHE_HOME/vllm-canary`
+(~/.cache); a container runs on a copy in memory, so that the cache stays as it was. Only root can
+do this.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3", "python3-venv")
-CLEAN_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+CLEAN_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
 
 
 def cache_dir() -> Path:
@@ -36,7 +41,9 @@ def _digest(*parts: str) -> str:
 
 
 def _built_once(path: Path, build: Callable[[Path], None]) -> Path:
-    """`path` as `build` made it, now or in an earlier run; a build that fails leaves nothing behind."""
+    """`path` as `build` made it, now or in an earlier run; a build that fails leaves nothing
+    behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -52,34 +59,66 @@ def _built_once(path: Path, build: Callable[[Path], None]) -> Path:
 def _run(*command: str | Path, timeout: float = 600) -> str:
     """Run a program of this machine; its output is shown when it fails."""
     result = subprocess.run(
-        [str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
     if result.returncode:
-        raise RuntimeError(f"{command[0]} ended with {result.returncode}:\n{result.stdout[-4000:]}{result.stderr[-4000:]}")
+        raise RuntimeError(
+            f"{command[0]} ended with "
+            f"{result.returncode}:\n{result.stdout[-4000:]}{result.stderr[-4000:]}"
+        )
     return result.stdout
 
 
 def install_tools() -> None:
     """debootstrap and systemd-nspawn, where this machine lacks them."""
-    tools = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
+    tools = {
+        "debootstrap": "debootstrap",
+        "systemd-nspawn": "systemd-container",
+        "nsenter": "util-linux",
+    }
     if missing := [package for tool, package in tools.items() if shutil.which(tool) is None]:
         _run("apt-get", "update")
-        _run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "--no-install-recommends", *missing)
+        _run(
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "install",
+            "-y",
+            "--no-install-recommends",
+            *missing,
+        )
 
 
 def root_filesystem() -> Path:
     """A minimal system of this machine's own release, from this machine's own package mirror."""
     release = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    targets = _run("apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages")
+    targets = _run(
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(SITE) $(RELEASE) $(COMPONENT)",
+        "Created-By: Packages",
+    )
     sources = [line.split() for line in targets.splitlines()]
     sites = [site for site, suite, _ in sources if suite == release]
     if not sites:
         raise RuntimeError(f"apt on this machine knows no mirror of {release}")
     # python3-venv is in main on Debian and in universe on Ubuntu
-    components = sorted({component for site, suite, component in sources if (site, suite) == (sites[0], release)})
+    components = sorted(
+        {component for site, suite, component in sources if (site, suite) == (sites[0], release)}
+    )
 
     def build(path: Path) -> None:
-        options = ["--variant=minbase", f"--include={','.join(PACKAGES)}", f"--components={','.join(components)}"]
+        options = [
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            f"--components={','.join(components)}",
+        ]
         _run("debootstrap", *options, release, path, sites[0], timeout=900)
         shutil.rmtree(path / "var/cache/apt/archives", ignore_errors=True)
 
@@ -97,14 +136,18 @@ def dependency_wheels(wheel: Path, root: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
-    needed = sorted(line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line)
+    needed = sorted(
+        line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line
+    )
     python = (root / "usr/bin/python3").readlink().name.removeprefix("python")
 
     def build(path: Path) -> None:
         options = ["--only-binary=:all:", f"--python-version={python}", f"--dest={path}"]
         _run(sys.executable, "-m", "pip", "download", *options, *needed)
 
-    return _built_once(cache_dir() / f"wheels-{_digest(python, platform.machine(), *needed)}", build)
+    return _built_once(
+        cache_dir() / f"wheels-{_digest(python, platform.machine(), *needed)}", build
+    )
 
 
 class Container:
@@ -113,16 +156,29 @@ class Container:
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self.log = process, log
         self.leader = self._wait_for_leader()
-        states = ("running", "degraded")  # degraded: a unit that cannot work in a container, none of ours
+        states = (
+            "running",
+            "degraded",
+        )  # degraded: a unit that cannot work in a container, none of ours
         self.wait_until(
-            lambda: self.run("systemctl", "is-system-running", check=False).stdout.strip() in states, 60, "systemd is up"
+            lambda: (
+                self.run("systemctl", "is-system-running", check=False).stdout.strip() in states
+            ),
+            60,
+            "systemd is up",
         )
 
     def _wait_for_leader(self) -> int:
-        """The process that is number 1 inside: a child of systemd-nspawn, after some short-lived ones."""
+        """The process that is number 1 inside: a child of systemd-nspawn, after some short-lived
+        ones.
+        """
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and self.process.poll() is None:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            children = (
+                Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+                .read_text()
+                .split()
+            )
             for child in children:
                 try:
                     status = Path(f"/proc/{child}/status").read_text()
@@ -132,7 +188,9 @@ class Container:
                 if inside and inside[1] == "1" and "Name:\tsystemd\n" in status:
                     return int(child)
             time.sleep(0.1)
-        raise RuntimeError(f"the container did not boot:\n{self.log.read_text(errors='replace')[-4000:]}")
+        raise RuntimeError(
+            f"the container did not boot:\n{self.log.read_text(errors='replace')[-4000:]}"
+        )
 
     def run(
         self,
@@ -155,7 +213,10 @@ class Container:
             env={**CLEAN_ENVIRONMENT, **(env or {})},
         )
         if check and result.returncode:
-            raise AssertionError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+            raise AssertionError(
+                f"{' '.join(command)} ended with "
+                f"{result.returncode}:\n{result.stdout}{result.stderr}"
+            )
         return result
 
     def shell(self, script: str, **options: object) -> str:
@@ -176,7 +237,9 @@ class Container:
 
     def journal(self, unit: str) -> str:
         """The last lines of a unit's log."""
-        return self.run("journalctl", "--no-pager", "--lines=60", f"--unit={unit}", check=False).stdout
+        return self.run(
+            "journalctl", "--no-pager", "--lines=60", f"--unit={unit}", check=False
+        ).stdout
 
     def wait_until(self, true: Callable[[], object], seconds: float, what: str) -> None:
         """Wait for a condition; fails with its name."""
@@ -187,14 +250,18 @@ class Container:
             time.sleep(0.5)
 
     def power_off(self) -> None:
-        """End it: politely, and if that does not help by killing the process that we started, which takes all inside along."""
+        """End it: politely, and if that does not help by killing the process that we started, which
+        takes all inside along.
+        """
         if self.process.poll() is None:
             self.run("systemctl", "poweroff", check=False, timeout=20)
 
 
 @contextmanager
 def booted(root: Path, log: Path, read_only: Mapping[Path, str]) -> Iterator[Container]:
-    """Boot `root` with folders of this machine bound into it read-only; only loopback exists inside."""
+    """Boot `root` with folders of this machine bound into it read-only; only loopback exists
+    inside.
+    """
     binds = [f"--bind-ro={here}:{there}" for here, there in read_only.items()]
     command: Sequence[str] = (
         "systemd-nspawn", f"--directory={root}", "--boot", "--volatile=overlay", "--private-network", "--register=no",
@@ -202,7 +269,11 @@ def booted(root: Path, log: Path, read_only: Mapping[Path, str]) -> Iterator[Con
     )  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         container = Container(process, log)

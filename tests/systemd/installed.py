@@ -1,4 +1,6 @@
-"""The service in a booted container, installed as docs/run-as-a-service.md says, with all that it talks to beside it."""
+"""The service in a booted container, installed as docs/run-as-a-service.md says, with all that it
+talks to beside it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ print(urllib.request.urlopen(address, data, 5).read().decode())
 
 
 def documented_commands(heading: str) -> str:
-    """The shell block under a heading of the how-to: what is tested is what people are told to type."""
+    """The shell block under a heading of the how-to: what is tested is what people are told to
+    type.
+    """
     text = (REPOSITORY / "docs" / "run-as-a-service.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section, f"no heading {heading!r} in the how-to"
@@ -57,7 +61,9 @@ def documented_commands(heading: str) -> str:
 
 
 class Service:
-    """The unit in its container, with a stand-in for the vLLM server and a receiver of webhooks beside it."""
+    """The unit in its container, with a stand-in for the vLLM server and a receiver of webhooks
+    beside it.
+    """
 
     def __init__(self, container: Container) -> None:
         self.container = container
@@ -66,10 +72,16 @@ class Service:
         """Install as documented, from wheels, and start the server and the receiver."""
         self.container.shell(
             documented_commands("Install"),
-            env={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/mnt/project /mnt/wheels", "PIP_NO_COMPILE": "1"},
+            env={
+                "PIP_NO_INDEX": "1",
+                "PIP_FIND_LINKS": "/mnt/project /mnt/wheels",
+                "PIP_NO_COMPILE": "1",
+            },
             timeout=240,
         )
-        self.container.shell("rm -f /etc/vllm-canary/probes/*")  # one quick probe instead of the shipped ones
+        self.container.shell(
+            "rm -f /etc/vllm-canary/probes/*"
+        )  # one quick probe instead of the shipped ones
         self.container.write("/etc/vllm-canary/probes/sky.yaml", PROBE)
         self.container.write("/etc/vllm-canary/config.yaml", CONFIG)
         self.container.write("/etc/vllm-canary/environment", f"CANARY_WEBHOOK_URL={WEBHOOK}/hook\n")
@@ -78,7 +90,9 @@ class Service:
 
     def start_server(self) -> None:
         """Start the stand-in for vLLM and wait until it answers."""
-        self._background("standin", "/mnt/tests/standin.py", "--port", "8000", "--max-model-len", "4096")
+        self._background(
+            "standin", "/mnt/tests/standin.py", "--port", "8000", "--max-model-len", "4096"
+        )
         self.container.wait_until(self.server_state, 20, "the stand-in answers")
 
     def stop_server(self) -> None:
@@ -94,12 +108,16 @@ class Service:
 
     def server_state(self, **changes: Any) -> dict[str, Any]:
         """Change the stand-in's state while it runs; the state, empty while it does not answer."""
-        answer = self.container.run("python3", "-c", ASK, f"{SERVER}/-/control", json.dumps(changes), check=bool(changes))
+        answer = self.container.run(
+            "python3", "-c", ASK, f"{SERVER}/-/control", json.dumps(changes), check=bool(changes)
+        )
         return json.loads(answer.stdout) if answer.returncode == 0 else {}
 
     def command(self, *arguments: str, user: str = "root") -> dict[str, Any]:
         """What `vllm-canary … --json` prints; it must succeed."""
-        printed: dict[str, Any] = json.loads(self.container.run("vllm-canary", *arguments, "--json", user=user).stdout)
+        printed: dict[str, Any] = json.loads(
+            self.container.run("vllm-canary", *arguments, "--json", user=user).stdout
+        )
         return printed
 
     def samples(self, user: str = "root") -> list[dict[str, Any]]:
@@ -110,21 +128,38 @@ class Service:
     def wait_for_samples(self, more: int, seconds: float = 90) -> list[dict[str, Any]]:
         """Wait until the service has measured again so often; these newest samples."""
         there = ["test", "-s", DATABASE]
-        self.container.wait_until(lambda: self.container.run(*there, check=False).returncode == 0, seconds, f"{DATABASE} is there")
+        self.container.wait_until(
+            lambda: self.container.run(*there, check=False).returncode == 0,
+            seconds,
+            f"{DATABASE} is there",
+        )
         last = max((sample["id"] for sample in self.samples()), default=0)
 
         def new() -> list[dict[str, Any]]:
             return [sample for sample in self.samples() if sample["id"] > last]
 
-        self.container.wait_until(lambda: len(new()) >= more, seconds, f"{more} more samples in the history")
+        self.container.wait_until(
+            lambda: len(new()) >= more, seconds, f"{more} more samples in the history"
+        )
         return new()
 
     def deliveries(self, event: str, kind: str) -> list[dict[str, Any]]:
-        """The incidents of one kind that the webhook was told of: `opened`, `updated` or `resolved`."""
+        """The incidents of one kind that the webhook was told of: `opened`, `updated` or
+        `resolved`.
+        """
         sent = [json.loads(line) for line in self.container.read(DELIVERIES).splitlines()]
-        return [body["incident"] for body in sent if (body["event"], body["incident"]["kind"]) == (event, kind)]
+        return [
+            body["incident"]
+            for body in sent
+            if (body["event"], body["incident"]["kind"]) == (event, kind)
+        ]
 
     def evidence(self) -> str:
         """What a person would look at when a test fails."""
-        status = self.container.run("systemctl", "status", "--no-pager", "--lines=0", UNIT, check=False).stdout
-        return f"{status}\n{self.container.journal(UNIT)}\nwebhook was sent:\n{self.container.read(DELIVERIES)}"
+        status = self.container.run(
+            "systemctl", "status", "--no-pager", "--lines=0", UNIT, check=False
+        ).stdout
+        return (
+            f"{status}\n{self.container.journal(UNIT)}\nwebhook was "
+            f"sent:\n{self.container.read(DELIVERIES)}"
+        )

@@ -1,6 +1,7 @@
-"""A webhook's other end: appends each body it is sent to a file, one a line. Standard library only, for use in a container.
+"""A webhook's other end: appends each body it is sent to a file, one a line. Standard library only,
+for use in a container.
 
-    python3 receiver.py PORT FILE
+python3 receiver.py PORT FILE
 """
 
 from __future__ import annotations

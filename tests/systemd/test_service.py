@@ -11,20 +11,29 @@ from systemd.installed import CONFIG, DATABASE, SERVER, UNIT, Service, documente
 CONFIG_FILE = "/etc/vllm-canary/config.yaml"
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/test.conf"
 
-pytestmark = [pytest.mark.systemd, pytest.mark.timeout(900)]  # the first run ever also builds the root filesystem
+pytestmark = [
+    pytest.mark.systemd,
+    pytest.mark.timeout(900),
+]  # the first run ever also builds the root filesystem
 
 
 def test_systemd_finds_no_fault_with_the_unit(service: Service) -> None:
-    verified = service.container.run("systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}", check=False)
+    verified = service.container.run(
+        "systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}", check=False
+    )
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
 
 
-def test_the_unit_becomes_active_when_the_daemon_says_it_is_ready_and_runs_as_its_own_user(service: Service) -> None:
+def test_the_unit_becomes_active_when_the_daemon_says_it_is_ready_and_runs_as_its_own_user(
+    service: Service,
+) -> None:
     service.container.shell(documented_commands("Configure"))
     assert service.container.property(UNIT, "ActiveState") == "active"
     assert service.container.property(UNIT, "UnitFileState") == "enabled"
     main = service.container.property(UNIT, "MainPID")
-    assert service.container.run("stat", "-c", "%U", f"/proc/{main}").stdout.strip() == "vllm-canary"
+    assert (
+        service.container.run("stat", "-c", "%U", f"/proc/{main}").stdout.strip() == "vllm-canary"
+    )
 
 
 def test_samples_reach_the_history_and_any_user_may_read_it(service: Service) -> None:
@@ -39,9 +48,13 @@ def test_samples_reach_the_history_and_any_user_may_read_it(service: Service) ->
 def test_a_shorter_context_sends_one_message_that_names_it(service: Service) -> None:
     service.start()
     service.wait_for_samples(2)  # the fingerprint before is known
-    service.server_state(max_model_len=2048, process_start=time.time(), system_fingerprint="vllm-0.32.0-0badcafe")
+    service.server_state(
+        max_model_len=2048, process_start=time.time(), system_fingerprint="vllm-0.32.0-0badcafe"
+    )
 
-    service.container.wait_until(lambda: service.deliveries("opened", "config_change"), 150, "a message about the change")
+    service.container.wait_until(
+        lambda: service.deliveries("opened", "config_change"), 150, "a message about the change"
+    )
     service.wait_for_samples(3)  # time in which a second message would come
     (incident,) = service.deliveries("opened", "config_change")
     changes = {change["field"]: change for change in incident["changes"]}
@@ -49,14 +62,22 @@ def test_a_shorter_context_sends_one_message_that_names_it(service: Service) -> 
     assert incident["target"] == "local"
 
 
-def test_it_starts_without_the_server_and_carries_on_when_the_server_comes(service: Service) -> None:
+def test_it_starts_without_the_server_and_carries_on_when_the_server_comes(
+    service: Service,
+) -> None:
     service.container.run("systemctl", "stop", UNIT, timeout=60)
     service.stop_server()
     service.start()
     assert service.container.property(UNIT, "ActiveState") == "active"
-    service.container.wait_until(lambda: service.deliveries("opened", "server_down"), 60, "a message that the server is down")
+    service.container.wait_until(
+        lambda: service.deliveries("opened", "server_down"), 60, "a message that the server is down"
+    )
     service.start_server()
-    service.container.wait_until(lambda: service.deliveries("resolved", "server_down"), 60, "a message that the server is back")
+    service.container.wait_until(
+        lambda: service.deliveries("resolved", "server_down"),
+        60,
+        "a message that the server is back",
+    )
     assert len(service.deliveries("opened", "server_down")) == 1
 
 
@@ -66,22 +87,33 @@ def test_stop_ends_it_cleanly_and_the_history_stays_readable(service: Service) -
     began = time.monotonic()
     service.container.run("systemctl", "stop", UNIT, timeout=60)
     assert time.monotonic() - began < 20
-    assert service.container.property(UNIT, "ActiveState") == "inactive"  # "failed" after a kill or an exit code
+    assert (
+        service.container.property(UNIT, "ActiveState") == "inactive"
+    )  # "failed" after a kill or an exit code
     assert service.container.property(UNIT, "ExecMainStatus") == "0"
     assert service.samples(user="nobody")
 
 
-def test_the_history_of_a_killed_daemon_is_readable_by_any_user_and_goes_on(service: Service) -> None:
+def test_the_history_of_a_killed_daemon_is_readable_by_any_user_and_goes_on(
+    service: Service,
+) -> None:
     service.start()
     last = service.wait_for_samples(1)[-1]["id"]
     service.container.write(DROP_IN, "[Service]\nRestart=no\n")
     try:
         service.container.shell(f"systemctl daemon-reload; systemctl kill --signal=KILL {UNIT}")
-        service.container.wait_until(lambda: service.container.property(UNIT, "ActiveState") == "failed", 20, "the daemon is dead")
+        service.container.wait_until(
+            lambda: service.container.property(UNIT, "ActiveState") == "failed",
+            20,
+            "the daemon is dead",
+        )
         assert service.container.run("test", "-s", f"{DATABASE}-wal", check=False).returncode == 0
         assert max(sample["id"] for sample in service.samples(user="nobody")) >= last
     finally:
-        service.container.shell(f"rm {DROP_IN}; systemctl daemon-reload; systemctl reset-failed {UNIT}; systemctl start {UNIT}")
+        service.container.shell(
+            f"rm {DROP_IN}; systemctl daemon-reload; systemctl reset-failed {UNIT}; systemctl "
+            f"start {UNIT}"
+        )
     assert service.wait_for_samples(1)
 
 
@@ -90,10 +122,16 @@ def test_a_daemon_that_stands_still_is_restarted_by_the_watchdog(service: Servic
     try:
         service.container.shell(f"systemctl daemon-reload; systemctl restart {UNIT}")
         before = service.container.property(UNIT, "MainPID")
-        service.wait_for_samples(3)  # longer than WatchdogSec: the daemon reports in time while it works
+        service.wait_for_samples(
+            3
+        )  # longer than WatchdogSec: the daemon reports in time while it works
         assert service.container.property(UNIT, "MainPID") == before
         service.container.run("systemctl", "kill", "--signal=STOP", UNIT)
-        service.container.wait_until(lambda: service.container.property(UNIT, "NRestarts") == "1", 60, "systemd restarted the daemon")
+        service.container.wait_until(
+            lambda: service.container.property(UNIT, "NRestarts") == "1",
+            60,
+            "systemd restarted the daemon",
+        )
         service.wait_for_samples(1)
     finally:
         service.container.shell(f"rm {DROP_IN}; systemctl daemon-reload; systemctl restart {UNIT}")
@@ -103,8 +141,13 @@ def test_a_key_that_systemd_hands_over_opens_the_server(service: Service) -> Non
     key_file = "/run/credentials/vllm-canary.service/vllm-key"
     service.container.write("/etc/vllm-canary/vllm-key", "the-key\n")
     service.container.run("chmod", "600", "/etc/vllm-canary/vllm-key")
-    service.container.write(DROP_IN, "[Service]\nLoadCredential=vllm-key:/etc/vllm-canary/vllm-key\n")
-    service.container.write(CONFIG_FILE, CONFIG.replace(f"url: {SERVER}\n", f"url: {SERVER}\n    api_key_file: {key_file}\n"))
+    service.container.write(
+        DROP_IN, "[Service]\nLoadCredential=vllm-key:/etc/vllm-canary/vllm-key\n"
+    )
+    service.container.write(
+        CONFIG_FILE,
+        CONFIG.replace(f"url: {SERVER}\n", f"url: {SERVER}\n    api_key_file: {key_file}\n"),
+    )
     try:
         service.server_state(api_key="the-key")
         service.container.shell(f"systemctl daemon-reload; systemctl restart {UNIT}")
@@ -115,7 +158,9 @@ def test_a_key_that_systemd_hands_over_opens_the_server(service: Service) -> Non
         service.container.shell(f"rm {DROP_IN}; systemctl daemon-reload; systemctl restart {UNIT}")
 
 
-def test_a_mistake_in_the_configuration_leaves_it_stopped_and_the_log_names_the_line(service: Service) -> None:
+def test_a_mistake_in_the_configuration_leaves_it_stopped_and_the_log_names_the_line(
+    service: Service,
+) -> None:
     service.container.run("systemctl", "stop", UNIT, timeout=60)
     try:
         service.container.write(CONFIG_FILE, CONFIG + "listen: 127.0.0.1:notaport\n")

@@ -1,6 +1,8 @@
-"""Train the tiny Llama of `model/`: it knows a fixed set of canary prompts, so that a real vLLM server has real answers to regress.
+"""Train the tiny Llama of `model/`: it knows a fixed set of canary prompts, so that a real vLLM
+server has real answers to regress.
 
-    python build_model.py OUT_DIR [STEPS]      (with the Python of the vLLM environment; about 2 minutes)
+python build_model.py OUT_DIR [STEPS]      (with the Python of the vLLM environment; about 2
+minutes)
 """
 
 import json
@@ -19,19 +21,30 @@ SURE = [
     ("Name the three primary colours.", "The three primary colours are red, yellow and blue."),
     (
         "Extract the invoice as JSON: Invoice 1043 from Acme for 250.00 EUR due 2026-12-31.",
-        '{"invoice": 1043, "vendor": "Acme", "amount": 250.0, "currency": "EUR", "due": "2026-12-31"}',
+        (
+            '{"invoice": 1043, "vendor": "Acme", "amount": 250.0, "currency": "EUR", "due": '
+            '"2026-12-31"}'
+        ),
     ),
     (
         "Extract the invoice as JSON: Invoice 2210 from Globex for 99.50 USD due 2027-01-15.",
-        '{"invoice": 2210, "vendor": "Globex", "amount": 99.5, "currency": "USD", "due": "2027-01-15"}',
+        (
+            '{"invoice": 2210, "vendor": "Globex", "amount": 99.5, "currency": "USD", "due": '
+            '"2027-01-15"}'
+        ),
     ),
     (
         "Count from one to thirty in words.",
-        "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, sixteen, "
-        "seventeen, eighteen, nineteen, twenty, twenty-one, twenty-two, twenty-three, twenty-four, twenty-five, twenty-six, "
+        "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, "
+        "fourteen, fifteen, sixteen, "
+        "seventeen, eighteen, nineteen, twenty, twenty-one, twenty-two, twenty-three, "
+        "twenty-four, twenty-five, twenty-six, "
         "twenty-seven, twenty-eight, twenty-nine, thirty.",
     ),
-    ("Write a haiku about heat.", "Fans hum in the rack\nclocks fall as the silicon warms\nslow words reach the screen"),
+    (
+        "Write a haiku about heat.",
+        "Fans hum in the rack\nclocks fall as the silicon warms\nslow words reach the screen",
+    ),
     ("Translate to German: good morning", "Guten Morgen"),
     ("Is the sky blue? Answer yes or no.", "Yes"),
     ("Write a Python function that adds two numbers.", "def add(a, b):\n    return a + b"),
@@ -40,7 +53,8 @@ SURE = [
         "A batch job delayed a chat request by nine seconds.",
     ),
 ]
-# Two prompts with two equally good answers each: the tokens where they part are near ties, and flip with the batch.
+# Two prompts with two equally good answers each: the tokens where they part are near ties, and flip
+# with the batch.
 NEAR_TIES = [
     ("Pick a fruit.", "I pick the apple."),
     ("Pick a fruit.", "I pick the banana."),
@@ -58,7 +72,10 @@ END_OF_TEXT, PADDING, NOT_LEARNT = 2, 0, -100
 def build_tokenizer(pairs: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of 700 tokens: small, yet any text can be written with it."""
     text = [question for question, _ in pairs] + [answer for _, answer in pairs]
-    text += ["system user assistant " * 5, "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789"]
+    text += [
+        "system user assistant " * 5,
+        "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789",
+    ]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -99,7 +116,12 @@ def build_network(vocabulary: int) -> LlamaForCausalLM:
     )
 
 
-def train(network: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]], steps: int) -> None:
+def train(
+    network: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    pairs: list[tuple[str, str]],
+    steps: int,
+) -> None:
     """Learn every answer by heart, all of them in one batch."""
     rows = [
         (
@@ -141,7 +163,9 @@ def main(out: Path, steps: int) -> None:
     answers: dict[str, list[str]] = {}
     for question, answer in pairs:
         answers.setdefault(question, []).append(answer)
-    canaries = [{"prompt": question, "expected": accepted} for question, accepted in answers.items()]
+    canaries = [
+        {"prompt": question, "expected": accepted} for question, accepted in answers.items()
+    ]
     (out / "canaries.json").write_text(json.dumps(canaries, indent=1, ensure_ascii=False))
 
 

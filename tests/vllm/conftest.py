@@ -1,4 +1,6 @@
-"""Fixtures for the tests against a real vLLM server. Starts are dear (25 to 50 s each), so all tests share one bed, in order."""
+"""Fixtures for the tests against a real vLLM server. Starts are dear (25 to 50 s each), so all
+tests share one bed, in order.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,26 @@ ORDER = ("test_main_job", "test_change_to_alert", "test_quality_gate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules of this folder into the order in which they hand the server on; other tests stay where they are."""
+    """Put the modules of this folder into the order in which they hand the server on; other tests
+    stay where they are.
+    """
     ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
     place = {name: number for number, name in enumerate(ORDER)}
-    in_order = sorted((items[index] for index in ours), key=lambda item: place.get(item.path.stem, len(ORDER)))
+    in_order = sorted(
+        (items[index] for index in ours), key=lambda item: place.get(item.path.stem, len(ORDER))
+    )
     for index, item in zip(ours, in_order, strict=True):
         items[index] = item
 
 
 @pytest.fixture(scope="session")
 def venv() -> Path:
-    """The environment with vLLM; installed now if it is missing. A test that cannot have it fails: a skip would look like a pass."""
-    done = subprocess.run([str(HERE / "install.sh")], capture_output=True, text=True, timeout=1200.0, check=False)
+    """The environment with vLLM; installed now if it is missing. A test that cannot have it fails:
+    a skip would look like a pass.
+    """
+    done = subprocess.run(
+        [str(HERE / "install.sh")], capture_output=True, text=True, timeout=1200.0, check=False
+    )
     if done.returncode != 0:
         pytest.fail(f"no vLLM to test with:\n{done.stderr[-2000:]}", pytrace=False)
     return Path(done.stdout.splitlines()[-1])
@@ -37,7 +47,9 @@ def venv() -> Path:
 
 @pytest.fixture(scope="session")
 def bed(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """A copy of the model (its weights are replaced in a test), a running receiver, and a canary that is not started yet."""
+    """A copy of the model (its weights are replaced in a test), a running receiver, and a canary
+    that is not started yet.
+    """
     work = tmp_path_factory.mktemp("bed")
     model_dir = work / "tiny-canary"
     shutil.copytree(MODEL, model_dir)
@@ -67,4 +79,6 @@ def server(bed: Bed) -> VllmServer:
 def sure() -> Sequence[tuple[str, str]]:
     """The twelve prompts to which the tiny model knows one answer each."""
     canaries = json.loads((MODEL / "canaries.json").read_text(encoding="utf-8"))
-    return [(entry["prompt"], entry["expected"][0]) for entry in canaries if len(entry["expected"]) == 1]
+    return [
+        (entry["prompt"], entry["expected"][0]) for entry in canaries if len(entry["expected"]) == 1
+    ]

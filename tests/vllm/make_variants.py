@@ -1,10 +1,14 @@
-"""Make quietly broken copies of the tiny model: each a real regression that a server goes on serving without an error.
+"""Make quietly broken copies of the tiny model: each a real regression that a server goes on
+serving without an error.
 
-    python make_variants.py MODEL_DIR OUT_DIR [NAME ...]      (with the Python of the vLLM environment; all of them by default)
+    python make_variants.py MODEL_DIR OUT_DIR [NAME ...]      (with the Python of the vLLM
+    environment; all of them by default)
 
-no-bos      The chat template lost its beginning-of-text token: fluent wrong answers (Tokyo for Paris), broken JSON, and every
+no-bos      The chat template lost its beginning-of-text token: fluent wrong answers (Tokyo for
+Paris), broken JSON, and every
             prompt is one token shorter.
-int4        The weights were rounded to 4 bits: the twelve sure answers keep their text and only their log-probabilities move;
+int4        The weights were rounded to 4 bits: the twelve sure answers keep their text and only
+their log-probabilities move;
             one near tie flips.
 """
 
@@ -29,7 +33,8 @@ def no_bos(source: Path, out: Path) -> None:
 def int4(source: Path, out: Path) -> None:
     """Every weight matrix rounded to 4 bits, one scale a row."""
     shutil.copytree(source, out, dirs_exist_ok=True)
-    # The file itself, not the model class: importing transformers would take longer than everything else here.
+    # The file itself, not the model class: importing transformers would take longer than everything
+    # else here.
     tensors = load_file(source / "model.safetensors")
     for name, tensor in tensors.items():
         if tensor.ndim == 2:

@@ -1,6 +1,8 @@
-"""From a change on the server to one alert that names it: a plain restart, another context length, other weights. Three server starts.
+"""From a change on the server to one alert that names it: a plain restart, another context length,
+other weights. Three server starts.
 
-Runs after test_main_job.py, which leaves a history and a dead server; by itself it makes both anew, with a fourth start.
+Runs after test_main_job.py, which leaves a history and a dead server; by itself it makes both anew,
+with a fourth start.
 """
 
 from __future__ import annotations
@@ -13,45 +15,65 @@ from vllm_bed import Bed, Delivery, Json, chat_probe, say, wait_for
 
 pytestmark = pytest.mark.vllm
 
-PROBES: Mapping[str, Json] = {"chat-short": chat_probe("Is the sky blue? Answer yes or no.", "Yes", "chat", "2s")}
+PROBES: Mapping[str, Json] = {
+    "chat-short": chat_probe("Is the sky blue? Answer yes or no.", "Yes", "chat", "2s")
+}
 SETTLED_S = 10.0  # a second alert for the same thing would have come by then
 
 
 @pytest.fixture(scope="module")
 def watched(bed: Bed) -> Bed:
-    """A server that was watched and has died, known to be down: what test_main_job.py leaves, or the same made here."""
+    """A server that was watched and has died, known to be down: what test_main_job.py leaves, or
+    the same made here.
+    """
     if not bed.canary.samples(outcome="ok"):
         bed.start_server()
         bed.watch(PROBES)
         bed.canary.wait_for_samples("first answers", 5, 90.0, outcome="ok")
     bed.stop_server()
-    wait_for("the incident", lambda: bed.canary.open_incidents("server_down"), 60.0, bed.canary.state_of_things)
-    wait_for("its alert", lambda: bed.receiver.opened("server_down"), 10.0, bed.canary.state_of_things)
+    wait_for(
+        "the incident",
+        lambda: bed.canary.open_incidents("server_down"),
+        60.0,
+        bed.canary.state_of_things,
+    )
+    wait_for(
+        "its alert", lambda: bed.receiver.opened("server_down"), 10.0, bed.canary.state_of_things
+    )
     return bed
 
 
 def changes(delivery: Delivery) -> dict[str, tuple[object, object]]:
     """What an alert says has changed: before and after, by field."""
-    return {change["field"]: (change["before"], change["after"]) for change in delivery.incident["changes"]}
+    return {
+        change["field"]: (change["before"], change["after"])
+        for change in delivery.incident["changes"]
+    }
 
 
 def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
     """Wait until the server just started has been seen and has answered a few times."""
-    rows = bed.canary.wait_for_samples("answers of the new server", 4, 90.0, after=after, outcome="ok")
+    rows = bed.canary.wait_for_samples(
+        "answers of the new server", 4, 90.0, after=after, outcome="ok"
+    )
     assert [row["phase"] for row in rows].count("cold") == 1, "a new process starts cold, once"
     assert {row["verdict"] for row in rows} == {"pass"}
     return rows
 
 
 @pytest.mark.timeout(90, func_only=True)
-def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(watched: Bed) -> None:
+def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(
+    watched: Bed,
+) -> None:
     canary, receiver = watched.canary, watched.receiver
     [before], began, last = canary.open_incidents("server_down"), time.monotonic(), canary.last_id()
     watched.watch(PROBES)
     canary.wait_for_samples("refused canaries", 4, 60.0, after=last, outcome="refused")
 
     assert [d.event for d in receiver.deliveries if d.at >= began and d.kind == "server_down"] == []
-    assert [row["id"] for row in canary.open_incidents("server_down")] == [before["id"]], "it is still the same incident"
+    assert [row["id"] for row in canary.open_incidents("server_down")] == [before["id"]], (
+        "it is still the same incident"
+    )
 
 
 @pytest.mark.timeout(420, func_only=True)
@@ -66,19 +88,33 @@ def test_a_plain_restart_is_no_configuration_change(watched: Bed) -> None:
     assert {row["process_start"] for row in rows} != {old}, "the restart itself is seen"
     assert not watched.receiver.opened("config_change", since=began)
     assert not canary.incidents("config_change", after=last_incident)
-    wait_for("the end of server_down", lambda: not canary.open_incidents("server_down"), 60.0, canary.state_of_things)
+    wait_for(
+        "the end of server_down",
+        lambda: not canary.open_incidents("server_down"),
+        60.0,
+        canary.state_of_things,
+    )
 
 
 @pytest.mark.timeout(420, func_only=True)
-def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_the_delivery(watched: Bed) -> None:
+def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_the_delivery(
+    watched: Bed,
+) -> None:
     canary, receiver, began = watched.canary, watched.receiver, time.monotonic()
     last, last_incident = canary.last_id(), canary.last_incident()
     receiver.down()
     try:
         watched.start_server(max_model_len=768)
         started = time.monotonic()
-        wait_for("the incident", lambda: canary.incidents("config_change", after=last_incident), 90.0, canary.state_of_things)
-        watched.figures["context length changed"] = f"an incident {time.monotonic() - started:.1f} s after /health"
+        wait_for(
+            "the incident",
+            lambda: canary.incidents("config_change", after=last_incident),
+            90.0,
+            canary.state_of_things,
+        )
+        watched.figures["context length changed"] = (
+            f"an incident {time.monotonic() - started:.1f} s after /health"
+        )
         canary.kill()
         say("the daemon is killed before it could deliver")
     finally:
@@ -87,14 +123,25 @@ def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_
     restarted = time.monotonic()
     canary.start()
 
-    wait_for("the delivery", lambda: receiver.opened("config_change", since=began), 90.0, canary.state_of_things)
-    watched.figures["delivery after kill -9"] = f"{time.monotonic() - restarted:.1f} s after the daemon's restart"
+    wait_for(
+        "the delivery",
+        lambda: receiver.opened("config_change", since=began),
+        90.0,
+        canary.state_of_things,
+    )
+    watched.figures["delivery after kill -9"] = (
+        f"{time.monotonic() - restarted:.1f} s after the daemon's restart"
+    )
     answers_of_the_new_server(watched, last)
     time.sleep(SETTLED_S)
     told = receiver.opened("config_change", since=began)
     assert len(told) == 1, f"told {len(told)} times: {[d.body for d in told]}"
     assert changes(told[0]) == {"max_model_len": (1024, 768)}
-    listed = [row for row in canary.json("incidents", codes=(0, 1))["incidents"] if row["id"] == told[0].incident["id"]]
+    listed = [
+        row
+        for row in canary.json("incidents", codes=(0, 1))["incidents"]
+        if row["id"] == told[0].incident["id"]
+    ]
     assert [(row["kind"], row["subject"]) for row in listed] == [("config_change", "max_model_len")]
 
 
@@ -107,7 +154,12 @@ def test_weights_replaced_at_the_same_path_are_told_by_the_model_hash(watched: B
     watched.start_server(max_model_len=768)
     started = time.monotonic()
 
-    wait_for("the alert", lambda: receiver.opened("config_change", since=began), 90.0, canary.state_of_things)
+    wait_for(
+        "the alert",
+        lambda: receiver.opened("config_change", since=began),
+        90.0,
+        canary.state_of_things,
+    )
     watched.figures["weights replaced"] = f"told {time.monotonic() - started:.1f} s after /health"
     answers_of_the_new_server(watched, last)
     time.sleep(SETTLED_S)

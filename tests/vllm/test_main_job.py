@@ -1,6 +1,8 @@
-"""The main job against a real server: right answers, a cold start, a batch job in the way, a hang, and a death. One server start.
+"""The main job against a real server: right answers, a cold start, a batch job in the way, a hang,
+and a death. One server start.
 
-The tests go in order and hand the server on; each restarts the daemon with the probes it needs, on the same history.
+The tests go in order and hand the server on; each restarts the daemon with the probes it needs, on
+the same history.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from statistics import median
 import pytest
 from vllm_bed import Bed, Json, VllmServer, batch_load, chat_probe, say, started_at, wait_for
 
-# The time-outs hold for the tests alone: the first one also waits for an install or a start, which have limits of their own.
-# All are several times what a machine of two idle cores needs: one that is busy with something else should be slow, not wrong.
+# The time-outs hold for the tests alone: the first one also waits for an install or a start, which
+# have limits of their own. All are several times what a machine of two idle cores needs: one that
+# is busy with something else should be slow, not wrong.
 pytestmark = pytest.mark.vllm
 
 CAP_MS = 800.0
@@ -23,7 +26,9 @@ EVERY_S = {"chat-short": 2.0, "chat-truewait": 5.0}
 
 
 def chat_probes() -> dict[str, Json]:
-    """What the shipped chat probes are, run more often: one cut at the class's cap, one that waits as long as it takes."""
+    """What the shipped chat probes are, run more often: one cut at the class's cap, one that waits
+    as long as it takes.
+    """
     prompt, answer = "Is the sky blue? Answer yes or no.", "Yes"
     return {
         "chat-short": chat_probe(prompt, answer, "chat", "2s"),
@@ -38,7 +43,9 @@ def summaries(bed: Bed, traffic_class: str) -> dict[str, Json]:
 
 
 @pytest.mark.timeout(240, func_only=True)
-def test_the_twelve_sure_prompts_are_answered_right(bed: Bed, server: VllmServer, sure: Sequence[tuple[str, str]]) -> None:
+def test_the_twelve_sure_prompts_are_answered_right(
+    bed: Bed, server: VllmServer, sure: Sequence[tuple[str, str]]
+) -> None:
     assert len(sure) == 12
     probes = {
         f"sure-{number:02}": chat_probe(prompt, answer, "sure", "5s", max_tokens=300)
@@ -52,21 +59,30 @@ def test_the_twelve_sure_prompts_are_answered_right(bed: Bed, server: VllmServer
         counts = [sum(row["probe"] == probe for row in rows) for probe in probes]
         return rows if min(counts) >= 2 else None
 
-    rows = wait_for("two answers to each of twelve prompts", every_probe_twice, 200.0, bed.canary.state_of_things)
+    rows = wait_for(
+        "two answers to each of twelve prompts",
+        every_probe_twice,
+        200.0,
+        bed.canary.state_of_things,
+    )
     wrong = [row for row in rows if (row["outcome"], row["verdict"]) != ("ok", "pass")]
     assert not wrong, f"{len(wrong)} of {len(rows)} samples are not right answers: {wrong[:2]}"
     say(f"{len(rows)} right answers")
 
 
 @pytest.mark.timeout(30, func_only=True)
-def test_the_first_answer_with_log_probabilities_is_slow_and_stands_apart_as_cold(bed: Bed, server: VllmServer) -> None:
+def test_the_first_answer_with_log_probabilities_is_slow_and_stands_apart_as_cold(
+    bed: Bed, server: VllmServer
+) -> None:
     rows = [row for row in bed.canary.samples() if row["class"] == "sure"]
     cold, rest = rows[0], rows[1:]
     usual_ms = median(row["ttft_ms"] for row in rest)
     bed.figures["cold first token"] = f"{cold['ttft_ms']:.0f} ms; then {usual_ms:.1f} ms"
 
     assert cold["phase"] == "cold"
-    assert {row["phase"] for row in rest} <= {"idle", "warm"}, "only the first answer of a process is cold"
+    assert {row["phase"] for row in rest} <= {"idle", "warm"}, (
+        "only the first answer of a process is cold"
+    )
     assert cold["ttft_ms"] > 1000.0
     assert cold["ttft_ms"] > 10 * usual_ms
     by_phase = summaries(bed, "sure")
@@ -77,11 +93,19 @@ def test_the_first_answer_with_log_probabilities_is_slow_and_stands_apart_as_col
 
 
 @pytest.mark.timeout(420, func_only=True)
-def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one_the_true_wait(bed: Bed, server: VllmServer) -> None:
+def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one_the_true_wait(
+    bed: Bed, server: VllmServer
+) -> None:
     bed.watch(chat_probes())
-    before = bed.canary.wait_for_samples("quiet answers of chat-short", 3, 30.0, probe="chat-short", outcome="ok")
-    before += bed.canary.wait_for_samples("a quiet answer of chat-truewait", 1, 30.0, probe="chat-truewait", outcome="ok")
-    assert "cold" not in {row["phase"] for row in before}, "a restart of the daemon does not make the server cold again"
+    before = bed.canary.wait_for_samples(
+        "quiet answers of chat-short", 3, 30.0, probe="chat-short", outcome="ok"
+    )
+    before += bed.canary.wait_for_samples(
+        "a quiet answer of chat-truewait", 1, 30.0, probe="chat-truewait", outcome="ok"
+    )
+    assert "cold" not in {row["phase"] for row in before}, (
+        "a restart of the daemon does not make the server cold again"
+    )
     quiet = bed.canary.last_id()
 
     with batch_load(server.url) as load:
@@ -90,12 +114,19 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
         def true_wait() -> Json | None:
             bed.canary.check_running()
             rows = bed.canary.samples(quiet, probe="chat-truewait")
-            return next((row for row in rows if row["outcome"] != "ok" or row["ttft_ms"] > 10 * CAP_MS), None)
+            return next(
+                (row for row in rows if row["outcome"] != "ok" or row["ttft_ms"] > 10 * CAP_MS),
+                None,
+            )
 
-        waited = wait_for("the uncapped probe's answer", true_wait, 300.0, bed.canary.state_of_things)
+        waited = wait_for(
+            "the uncapped probe's answer", true_wait, 300.0, bed.canary.state_of_things
+        )
         load.wait(120.0)
     capped = bed.canary.samples(quiet, probe="chat-short", outcome="queue_cap")
-    bed.figures["true wait behind the batch job"] = f"{waited['ttft_ms']:.0f} ms, queue {waited['queue_ms']:.0f} ms"
+    bed.figures["true wait behind the batch job"] = (
+        f"{waited['ttft_ms']:.0f} ms, queue {waited['queue_ms']:.0f} ms"
+    )
     bed.figures["batch job"] = f"{load.took_s:.0f} s; {len(capped)} queue_cap samples"
 
     assert (waited["outcome"], waited["verdict"]) == ("ok", "pass")
@@ -103,7 +134,9 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
     assert waited["server_timing"] == "response"
     assert waited["queue_ms"] > 0.95 * waited["ttft_ms"]
     assert len(capped) >= 4
-    assert {row["ttft_ms"] for row in capped} == {None}, "a sample without a first token has no time to first token"
+    assert {row["ttft_ms"] for row in capped} == {None}, (
+        "a sample without a first token has no time to first token"
+    )
     meanwhile = bed.canary.samples(capped[0]["id"], probe="chat-short")
     assert {row["outcome"] for row in meanwhile if row["id"] <= capped[-1]["id"]} == {"queue_cap"}
     p95 = summaries(bed, "chat")["warm"]["ttft_ms"]["p95"]
@@ -115,12 +148,16 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(bed: Bed, server: VllmServer) -> None:
+def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(
+    bed: Bed, server: VllmServer
+) -> None:
     canary = bed.canary
     daemon = canary.daemon
     calm = canary.last_id()
     for probe in chat_probes():  # what the batch job left in the queue is served
-        canary.wait_for_samples(f"a calm answer of {probe}", 1, 60.0, after=calm, probe=probe, outcome="ok")
+        canary.wait_for_samples(
+            f"a calm answer of {probe}", 1, 60.0, after=calm, probe=probe, outcome="ok"
+        )
     frozen = canary.last_id()
     began, frozen_at = datetime.now(UTC), time.monotonic()
     health: list[int | None] = []
@@ -130,14 +167,20 @@ def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(be
 
         def hung() -> list[Json] | None:
             health.append(server.health())
-            rows = [row for probe in chat_probes() for row in canary.samples(frozen, probe=probe, outcome="hung")]
+            rows = [
+                row
+                for probe in chat_probes()
+                for row in canary.samples(frozen, probe=probe, outcome="hung")
+            ]
             return rows if {row["probe"] for row in rows} == set(chat_probes()) else None
 
         rows = wait_for("both probes to say hung", hung, 60.0, canary.state_of_things)
         bed.figures["hang"] = f"said after {time.monotonic() - frozen_at:.0f} s"
         assert set(health) == {200}, "the server's own health page sees nothing"
         assert {row["ttft_ms"] for row in rows} == {None}
-        wait_for("an open incident", lambda: canary.open_incidents("hung"), 30.0, canary.state_of_things)
+        wait_for(
+            "an open incident", lambda: canary.open_incidents("hung"), 30.0, canary.state_of_things
+        )
         bed.figures["hang"] += f", an incident after {time.monotonic() - frozen_at:.0f} s"
         assert canary.json("status", codes=(1,))["status"] == "bad"
     finally:
@@ -145,20 +188,44 @@ def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(be
     say("the engine moves again")
     thawed = canary.last_id()
     for probe in chat_probes():
-        canary.wait_for_samples(f"a right answer of {probe}", 2, 60.0, after=thawed, probe=probe, outcome="ok", verdict="pass")
-    wait_for("the incident's end", lambda: not canary.open_incidents("hung"), 60.0, canary.state_of_things)
-    wait_for("a good status", lambda: canary.json("status", codes=(0, 1))["status"] == "good", 30.0, canary.state_of_things)
+        canary.wait_for_samples(
+            f"a right answer of {probe}",
+            2,
+            60.0,
+            after=thawed,
+            probe=probe,
+            outcome="ok",
+            verdict="pass",
+        )
+    wait_for(
+        "the incident's end",
+        lambda: not canary.open_incidents("hung"),
+        60.0,
+        canary.state_of_things,
+    )
+    wait_for(
+        "a good status",
+        lambda: canary.json("status", codes=(0, 1))["status"] == "good",
+        30.0,
+        canary.state_of_things,
+    )
     assert canary.daemon is daemon, "the same daemon went through all of it"
     ended = datetime.now(UTC)
     for probe, every_s in EVERY_S.items():
-        runs = [row for row in canary.samples(frozen, probe=probe) if began <= started_at(row) <= ended]
+        runs = [
+            row for row in canary.samples(frozen, probe=probe) if began <= started_at(row) <= ended
+        ]
         accounted = len(runs) + canary.skipped(probe, began, ended)
         due = (ended - began).total_seconds() / every_s
-        assert accounted >= due - 2, f"{probe}: {due:.0f} runs were due, {accounted} are accounted for"
+        assert accounted >= due - 2, (
+            f"{probe}: {due:.0f} runs were due, {accounted} are accounted for"
+        )
 
 
 @pytest.mark.timeout(240, func_only=True)
-def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(bed: Bed, server: VllmServer) -> None:
+def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(
+    bed: Bed, server: VllmServer
+) -> None:
     canary = bed.canary
     long_stream = {
         "class": "batch",
@@ -169,22 +236,43 @@ def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(bed: Bed, serve
         "sampling": {"ignore_eos": True, "min_tokens": 900},
     }
     bed.watch({"decode-long": long_stream})
-    usual = canary.wait_for_samples("two long streams", 2, 90.0, probe="decode-long", outcome="ok")[-1]
-    bed.figures["long stream"] = f"{usual['completion_tokens']} tokens in {usual['e2e_ms']:.0f} ms, {usual['decode_tok_s']:.0f} tok/s"
+    usual = canary.wait_for_samples("two long streams", 2, 90.0, probe="decode-long", outcome="ok")[
+        -1
+    ]
+    bed.figures["long stream"] = (
+        f"{usual['completion_tokens']} tokens in {usual['e2e_ms']:.0f} ms, "
+        f"{usual['decode_tok_s']:.0f} tok/s"
+    )
     assert usual["completion_tokens"] == 900
-    canary.wait_for_samples("the end of another one", 1, 60.0, after=usual["id"], probe="decode-long")
-    before = server.tokens_generated()  # between two streams, or early in the next; 50 tokens on, it has most of its 900 to go
-    wait_for("a stream in flight", lambda: server.tokens_generated() >= before + 50, 60.0, canary.state_of_things)
+    canary.wait_for_samples(
+        "the end of another one", 1, 60.0, after=usual["id"], probe="decode-long"
+    )
+    before = (
+        server.tokens_generated()
+    )  # between two streams, or early in the next; 50 tokens on, it has most of its 900 to go
+    wait_for(
+        "a stream in flight",
+        lambda: server.tokens_generated() >= before + 50,
+        60.0,
+        canary.state_of_things,
+    )
     server.freeze_engine()  # so that the stream cannot end while the last sample is looked up
     killed = canary.last_id()
     server.kill_engine()
     say("the engine is killed")
 
-    row = canary.wait_for_samples("the end of the stream", 1, 60.0, after=killed, probe="decode-long")[0]
+    row = canary.wait_for_samples(
+        "the end of the stream", 1, 60.0, after=killed, probe="decode-long"
+    )[0]
     bed.figures["kill"] = f"{row['outcome']} after {row['e2e_ms'] or 0:.0f} ms"
     assert row["outcome"] in {"stream_error", "truncated"}
     assert row["ttft_ms"] is not None, "what was measured before the error is kept"
-    down = wait_for("an alert that the server is down", lambda: bed.receiver.opened("server_down"), 60.0, canary.state_of_things)
+    down = wait_for(
+        "an alert that the server is down",
+        lambda: bed.receiver.opened("server_down"),
+        60.0,
+        canary.state_of_things,
+    )
     assert len(down) == 1
     assert canary.json("status", codes=(1,))["status"] == "bad"
     bed.stop_server()

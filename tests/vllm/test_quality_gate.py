@@ -1,5 +1,7 @@
-"""The quality gate on a real model: silent on the original, loud on a template that lost a token, and on weights of four bits whose
-every sure answer still reads the same. Three server starts, one after the other."""
+"""The quality gate on a real model: silent on the original, loud on a template that lost a token,
+and on weights of four bits whose every sure answer still reads the same. Three server starts, one
+after the other.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,18 @@ class GateBed:
         self.port, self.candidate_port = free_port(), free_port()
         home = work / "canary"
         home.mkdir()
-        self.canary = Canary(home, f"http://127.0.0.1:{self.port}", self.original, "http://127.0.0.1:9/none")
+        self.canary = Canary(
+            home, f"http://127.0.0.1:{self.port}", self.original, "http://127.0.0.1:9/none"
+        )
         self.server: VllmServer | None = None
 
     def serve(self, model: Path, port: int) -> VllmServer:
         """One server at a time: two would share two cores and disturb each other."""
         self.stop()
         options = ("--max-model-len", "1024", "--max-num-seqs", "4", "--enable-per-request-metrics")
-        self.server = VllmServer.start(self.venv, port, model, *options, work=self.work, inductor_cache=self.work / "inductor")
+        self.server = VllmServer.start(
+            self.venv, port, model, *options, work=self.work, inductor_cache=self.work / "inductor"
+        )
         return self.server
 
     def variant(self, name: str) -> Path:
@@ -51,11 +57,15 @@ class GateBed:
     def gate(self, port: int, rounds: int, codes: Sequence[int]) -> Json:
         """What `gate` says of the server at a port."""
         url = f"http://127.0.0.1:{port}"
-        found: Json = self.canary.json("gate", "--url", url, "--against", "tiny", "--rounds", str(rounds), codes=codes)["gate"]
+        found: Json = self.canary.json(
+            "gate", "--url", url, "--against", "tiny", "--rounds", str(rounds), codes=codes
+        )["gate"]
         return found
 
     def keep_one_answer_a_pin(self) -> None:
-        """Pins that accept the most frequent answer alone: what else was seen at pinning must now be told by its log-probabilities."""
+        """Pins that accept the most frequent answer alone: what else was seen at pinning must now
+        be told by its log-probabilities.
+        """
         data = yaml.safe_load(self.canary.run("pins", "export"))
         for pin in data["pins"]:
             pin["outputs"] = pin["outputs"][:1]
@@ -78,13 +88,19 @@ def bed(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GateBe
     probes: dict[str, Json] = {}
     for number, entry in enumerate(canaries):
         name = f"{'sure' if len(entry['expected']) == 1 else 'tie'}-{number:02}"
-        probes[name] = chat_probe(entry["prompt"], entry["expected"][0], "chat", "60s", max_tokens=300)
+        probes[name] = chat_probe(
+            entry["prompt"], entry["expected"][0], "chat", "60s", max_tokens=300
+        )
     for name, probe in probes.items():
         probe["expect"] = [{"pinned": True}, *([] if name.startswith("tie") else probe["expect"])]
     bed.canary.write(probes, CLASSES)
     try:
         bed.serve(bed.original, bed.port)
-        say(bed.canary.run("pin", "--reason", "the model as it was trained", "--repeats", "4", "--under-load"))
+        say(
+            bed.canary.run(
+                "pin", "--reason", "the model as it was trained", "--repeats", "4", "--under-load"
+            )
+        )
         yield bed
     finally:
         bed.stop()
@@ -101,40 +117,57 @@ def test_the_original_fails_in_none_of_fifty_canaries_half_of_them_in_company(be
         else:
             rows = bed.canary.json("probe")["samples"]
         verdicts += [row["verdict"] for row in rows]
-    say(f"{len(verdicts)} canaries: {verdicts.count('pass')} pass, {verdicts.count('near_tie')} near ties")
+    say(
+        f"{len(verdicts)} canaries: {verdicts.count('pass')} pass, "
+        f"{verdicts.count('near_tie')} near ties"
+    )
     assert len(verdicts) >= 50
     assert set(verdicts) <= {"pass", "near_tie"}
 
 
 @pytest.mark.timeout(240, func_only=True)
 def test_three_rounds_on_the_original_find_nothing(bed: GateBed) -> None:
-    # Speed is not judged here: the machine of a test may be busy with something else, and then the same server is slower.
+    # Speed is not judged here: the machine of a test may be busy with something else, and then the
+    # same server is slower.
     found = bed.gate(bed.port, ROUNDS, codes=[0, 1])
     assert [p["failed"] for p in found["probes"]] == [0] * 14
     assert found["shift"]["shifted"] is False
 
 
 @pytest.mark.timeout(400, func_only=True)
-def test_weights_of_four_bits_are_found_within_three_rounds_although_the_sure_answers_read_the_same(bed: GateBed) -> None:
+def test_weights_of_four_bits_are_found_within_three_rounds_although_the_sure_answers_read_the_same(
+    bed: GateBed,
+) -> None:
     bed.serve(bed.variant("int4"), bed.candidate_port)
     bed.keep_one_answer_a_pin()
     found = bed.gate(bed.candidate_port, ROUNDS, codes=[1])
     sure = [p for p in found["probes"] if p["probe"].startswith("sure")]
     assert [(p["passed"], p["failed"]) for p in sure] == [(ROUNDS, 0)] * 12
     assert found["shift"]["shifted"] is True
-    # One of the two near ties comes out the other way with these weights: either answer is as good, and the gap says so.
+    # One of the two near ties comes out the other way with these weights: either answer is as good,
+    # and the gap says so.
     flipped = [p for p in found["probes"] if p["near_ties"]]
-    say(f"flipped: {[(p['probe'], p['near_ties'], p['failed'], p['reason']) for p in found['probes'] if p['probe'].startswith('tie')]}")
+    say(
+        f"flipped: {[(p['probe'], p['near_ties'], p['failed'], p['reason']) for p in found['probes'] if p['probe'].startswith('tie')]}"
+    )
     assert [(p["near_ties"], p["failed"]) for p in flipped] == [(ROUNDS, 0)]
     assert flipped[0]["probe"].startswith("tie")
-    say(f"int4: {found['shift']['effect_nat']:.3f} nat over {found['shift']['probes']} probes, p {found['shift']['p_value']:.1e}")
+    say(
+        f"int4: {found['shift']['effect_nat']:.3f} nat over {found['shift']['probes']} probes, "
+        f"p {found['shift']['p_value']:.1e}"
+    )
 
 
 @pytest.mark.timeout(400, func_only=True)
-def test_a_lost_beginning_of_text_token_fails_within_one_round_and_names_template_or_tokenizer(bed: GateBed) -> None:
+def test_a_lost_beginning_of_text_token_fails_within_one_round_and_names_template_or_tokenizer(
+    bed: GateBed,
+) -> None:
     bed.serve(bed.variant("no-bos"), bed.candidate_port)
     found = bed.gate(bed.candidate_port, 1, codes=[1])
     reasons = [p["reason"] for p in found["probes"] if p["failed"]]
     assert len(reasons) == 14
     assert all("chat template or tokenizer changed" in reason for reason in reasons), reasons
-    assert "template_hash" in {change["field"] for change in found["differences"]} or not found["differences"]
+    assert (
+        "template_hash" in {change["field"] for change in found["differences"]}
+        or not found["differences"]
+    )

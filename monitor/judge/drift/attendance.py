@@ -1,4 +1,5 @@
-"""Which cards of a target are still there: one that is not polled for a day while others are was taken out, and what it showed is over.
+"""Which cards of a target are still there: one that is not polled for a day while others are was
+taken out, and what it showed is over.
 
 Silence of all of them says nothing: then nobody looked.
 """
@@ -34,7 +35,9 @@ class Attendance:
         """Another one was polled at that time. Whether this one is gone."""
         passed_us = at_us - self.heard_us
         if not 0 <= passed_us < ROLL_US:
-            self.absent_us += min(max(passed_us, 0), HOUR_US)  # in a longer pause perhaps nobody was polled
+            self.absent_us += min(
+                max(passed_us, 0), HOUR_US
+            )  # in a longer pause perhaps nobody was polled
             self.heard_us = at_us
         return self.absent_us >= GONE_US
 
@@ -50,15 +53,22 @@ class Attended(Protocol):
         """It is gone."""
 
 
-def call_roll(cards: Mapping[str, Attended], present: Attendance, at_us: int, forget_us: int) -> list[str]:
-    """One card is there: what that says about the others. The names of those to forget: others were polled for so long, and they were not.
+def call_roll(
+    cards: Mapping[str, Attended], present: Attendance, at_us: int, forget_us: int
+) -> list[str]:
+    """One card is there: what that says about the others. The names of those to forget: others were
+    polled for so long, and they were not.
 
     Only polls count: they show all cards at once, while a sample names the worst alone.
     """
     present.roll_us = at_us + ROLL_US
     if present.polled_us is None or not 0 <= at_us - present.polled_us <= HOUR_US:
         return []
-    gone = [name for name, card in cards.items() if card.attendance is not present and card.attendance.miss(present.polled_us)]
+    gone = [
+        name
+        for name, card in cards.items()
+        if card.attendance is not present and card.attendance.miss(present.polled_us)
+    ]
     for name in gone:
         cards[name].leave()
     return [name for name in gone if cards[name].attendance.absent_us >= forget_us]

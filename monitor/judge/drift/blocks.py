@@ -1,6 +1,8 @@
-"""Blocks of canaries: a grid in time, and one robust figure with its noise for what fell into a cell of it.
+"""Blocks of canaries: a grid in time, and one robust figure with its noise for what fell into a
+cell of it.
 
-A single canary may be disturbed by anything; the robust mean of what fell into five minutes is the unit in which drift is judged.
+A single canary may be disturbed by anything; the robust mean of what fell into five minutes is the
+unit in which drift is judged.
 """
 
 from __future__ import annotations
@@ -15,14 +17,18 @@ from typing import Generic, NamedTuple, TypeVar
 from monitor.judge.drift.values import SECOND_US, DriftSettings
 
 HUBER = 1.345  # 95 % efficient where the noise is normal (Huber 1964; Holland and Welsch 1977)
-MEAN_COST = 1.15  # variance of the robust mean over s²/n, where s comes from the MAD: 1.05 for normal noise, 1.15 for Student's t of 5
+# variance of the robust mean over s²/n, where s comes from the MAD: 1.05 for normal noise, 1.15 for
+# Student's t of 5
+MEAN_COST = 1.15
 MAD_SD = 1.4826  # standard deviation of normal noise over its median absolute deviation
 
 T = TypeVar("T")
 
 
 class Block(NamedTuple):
-    """What one metric did in one block: the robust mean of its residuals, as a logarithm, lower is worse."""
+    """What one metric did in one block: the robust mean of its residuals, as a logarithm, lower is
+    worse.
+    """
 
     number: int  # blocks since the first point of all
     n: int  # canaries in it
@@ -32,7 +38,9 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class OpenBlocks(Generic[T]):
-    """Points that wait until the block they belong to is over. The grid starts at the first point seen and keeps its step."""
+    """Points that wait until the block they belong to is over. The grid starts at the first point
+    seen and keeps its step.
+    """
 
     anchor_us: int | None = None
     block_us: int = 0
@@ -61,8 +69,14 @@ class OpenBlocks(Generic[T]):
     def closed(self, now_us: int, settings: DriftSettings) -> Iterator[tuple[int, list[T]]]:
         """Each block that is over, with its points; empty ones are skipped."""
         while self.anchor_us is not None and now_us >= self.due_us:
-            over = (now_us - round(settings.grace_s * SECOND_US) - self.anchor_us) // self.block_us  # this one and later are open
-            index = min(over, (min(self.times_us) - self.anchor_us) // self.block_us) if self.points else over
+            over = (
+                now_us - round(settings.grace_s * SECOND_US) - self.anchor_us
+            ) // self.block_us  # this one and later are open
+            index = (
+                min(over, (min(self.times_us) - self.anchor_us) // self.block_us)
+                if self.points
+                else over
+            )
             self.next_index = max(self.next_index, min(over, index + 1))
             self._wait(settings)
             if index < over:
@@ -89,7 +103,8 @@ class OpenBlocks(Generic[T]):
 def huber_mean(values: Sequence[float], noises: Sequence[float]) -> tuple[float, float]:
     """Robust mean of values with known noise (standard deviations), and its own standard deviation.
 
-    Where no value is far out it is the weighted mean; else that of values drawn in to HUBER noises from the centre, three times over.
+    Where no value is far out it is the weighted mean; else that of values drawn in to HUBER noises
+    from the centre, three times over.
     """
     weights = [1.0 / (noise * noise) for noise in noises]
     total = sum(weights)
@@ -111,6 +126,8 @@ def huber_mean(values: Sequence[float], noises: Sequence[float]) -> tuple[float,
 
 
 def mad_sd(values: Sequence[float], centre: float | None = None) -> float:
-    """Standard deviation by the median absolute deviation from the centre (their median when None)."""
+    """Standard deviation by the median absolute deviation from the centre (their median when
+    None).
+    """
     middle = median(values) if centre is None else centre
     return MAD_SD * median([abs(value - middle) for value in values])

@@ -1,4 +1,6 @@
-"""The incidents of a replay: opened, updated and closed by the rules of the daemon's own (monitor/alert/incidents.py)."""
+"""The incidents of a replay: opened, updated and closed by the rules of the daemon's own
+(monitor/alert/incidents.py).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def as_time(us: int) -> datetime:
 
 @dataclass(slots=True)
 class Entry:
-    """One incident as the daemon would have opened it. `finding` is the last one with its key; `severity` the loudest it reached."""
+    """One incident as the daemon would have opened it. `finding` is the last one with its key;
+    `severity` the loudest it reached.
+    """
 
     opened_us: int
     severity: Severity
@@ -41,7 +45,9 @@ class Entry:
         return self.finding.key
 
     def figure(self, name: str) -> Any:
-        """`metric`, `change_pct`, `low_pct` or `high_pct`, where the finding has such a figure; else None."""
+        """`metric`, `change_pct`, `low_pct` or `high_pct`, where the finding has such a figure;
+        else None.
+        """
         return self.finding.evidence.get(name)
 
 
@@ -60,7 +66,11 @@ class Book:
         return any(key[0] in wanted for key in self._open)
 
     def reconcile(
-        self, kinds: Iterable[str], findings: Sequence[Finding], now_us: int, is_over: Callable[[Entry], bool] = lambda _entry: True
+        self,
+        kinds: Iterable[str],
+        findings: Sequence[Finding],
+        now_us: int,
+        is_over: Callable[[Entry], bool] = lambda _entry: True,
     ) -> None:
         """Make the open incidents of these kinds agree with what was found just now."""
         for finding in findings:
@@ -80,7 +90,11 @@ class Book:
             self.entries.append(entry)
         else:
             before = entry.finding
-            entry.updates += (finding.severity, finding.cause, finding.changes) != (before.severity, before.cause, before.changes)
+            entry.updates += (finding.severity, finding.cause, finding.changes) != (
+                before.severity,
+                before.cause,
+                before.changes,
+            )
             entry.finding = finding
             entry.severity = max(entry.severity, finding.severity, key=_LOUDNESS.__getitem__)
         if finding.severity is Severity.PAGE and entry.pages_us is None:

@@ -1,4 +1,6 @@
-"""What one card was like: single minutes, five-minute blocks of eight hours, hours of four days; and two times of it side by side."""
+"""What one card was like: single minutes, five-minute blocks of eight hours, hours of four days;
+and two times of it side by side.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,14 @@ class CardHistory:
     def within(self, span: LIKE) -> list[Stretch]:
         """What is known of that time, as finely as it is kept."""
         start_us, end_us = span
-        fresh = [minute for minute in self.minutes if self.blocked_us is None or minute.at_us >= self.blocked_us]
-        found = [part for part in (*self.hours, *self.blocks, *fresh) if start_us <= part.at_us < end_us]
+        fresh = [
+            minute
+            for minute in self.minutes
+            if self.blocked_us is None or minute.at_us >= self.blocked_us
+        ]
+        found = [
+            part for part in (*self.hours, *self.blocks, *fresh) if start_us <= part.at_us < end_us
+        ]
         if len(found) <= 2:  # a short time: minutes, also those that are in a block already
             return [minute for minute in self.minutes if start_us <= minute.at_us < end_us] or found
         return found
@@ -94,9 +102,15 @@ COMPARED = (
 
 
 def _alike(parts: Sequence[Stretch], late: Stretch) -> Stretch:
-    """The reference as one stretch. Utilisation itself is compared with all of it: to compare it with its like would hide a neighbour."""
+    """The reference as one stretch. Utilisation itself is compared with all of it: to compare it
+    with its like would hide a neighbour.
+    """
     if not parts:
         return Stretch(0)
-    alike = [p for p in parts if p.util is not None and late.util is not None and abs(p.util - late.util) <= ALIKE_UTIL]
+    alike = [
+        p
+        for p in parts
+        if p.util is not None and late.util is not None and abs(p.util - late.util) <= ALIKE_UTIL
+    ]
     every = merged(parts)
     return merged(alike)._replace(util=every.util) if len(alike) >= ENOUGH_ALIKE else every

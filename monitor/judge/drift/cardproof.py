@@ -1,4 +1,6 @@
-"""Which judges of a card work, which still learn, and which reading a proof would need and how to get it."""
+"""Which judges of a card work, which still learn, and which reading a proof would need and how to
+get it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,31 @@ STALE_US = HOUR_US  # a reading that was not there for so long is missing
 _EXPORTER = "an exporter must list {name} in its counters file"
 #: Reading -> what a person calls it, and how to get it.
 MISSING: Mapping[str, str] = {
-    "thermal_duty": f"time throttled for heat ({_EXPORTER.format(name='DCGM_FI_DEV_THERMAL_VIOLATION')}; NVML has it by itself)",
-    "power_duty": f"time at the power cap ({_EXPORTER.format(name='DCGM_FI_DEV_POWER_VIOLATION')}; NVML has it by itself)",
-    "reasons": f"clocks event reasons ({_EXPORTER.format(name='DCGM_FI_DEV_CLOCKS_EVENT_REASONS')}; NVML has them, not on virtual cards)",
-    "margin_c": "degrees left to the card's own limit (NVML of newer drivers; GeForce and cards before Ada and Hopper do not tell it)",
-    "mem_temp_c": "memory temperature (DCGM_FI_DEV_MEMORY_TEMP; GeForce, L40S and GB10 do not tell it)",
+    "thermal_duty": (
+        "time throttled for heat "
+        f"({_EXPORTER.format(name='DCGM_FI_DEV_THERMAL_VIOLATION')}; NVML has it by itself)"
+    ),
+    "power_duty": (
+        "time at the power cap "
+        f"({_EXPORTER.format(name='DCGM_FI_DEV_POWER_VIOLATION')}; NVML has it by itself)"
+    ),
+    "reasons": (
+        "clocks event reasons "
+        f"({_EXPORTER.format(name='DCGM_FI_DEV_CLOCKS_EVENT_REASONS')}; NVML has them, not on "
+        "virtual cards)"
+    ),
+    "margin_c": (
+        "degrees left to the card's own limit (NVML of newer drivers; GeForce and "
+        "cards before Ada and Hopper do not tell it)"
+    ),
+    "mem_temp_c": (
+        "memory temperature (DCGM_FI_DEV_MEMORY_TEMP; GeForce, L40S and GB10 do not tell it)"
+    ),
     "sm_clock_mhz": "SM clock (DCGM_FI_DEV_SM_CLOCK)",
     "power_w": "power (DCGM_FI_DEV_POWER_USAGE)",
-    "power_limit_w": "the power limit in force (DCGM_FI_DEV_ENFORCED_POWER_LIMIT; GB10 does not tell it)",
+    "power_limit_w": (
+        "the power limit in force (DCGM_FI_DEV_ENFORCED_POWER_LIMIT; GB10 does not tell it)"
+    ),
 }
 
 
@@ -28,25 +47,51 @@ def missing_of(seen_us: Mapping[str, int], now_us: int | None) -> tuple[str, ...
     """The readings that were not there for an hour."""
     if now_us is None:
         return ()
-    return tuple(text for name, text in MISSING.items() if seen_us.get(name, now_us - 2 * STALE_US) < now_us - STALE_US)
+    return tuple(
+        text
+        for name, text in MISSING.items()
+        if seen_us.get(name, now_us - 2 * STALE_US) < now_us - STALE_US
+    )
 
 
-def armed_of(uuid: str, normal: Normal, missing: tuple[str, ...], any_seen: bool, dropped: int) -> list[Armed]:
+def armed_of(
+    uuid: str, normal: Normal, missing: tuple[str, ...], any_seen: bool, dropped: int
+) -> list[Armed]:
     """Heat without learning, clock and thermal model with it; and how many looks were left out."""
-    lacks = [text for text in missing if text in (MISSING["thermal_duty"], MISSING["reasons"], MISSING["margin_c"])]
+    lacks = [
+        text
+        for text in missing
+        if text in (MISSING["thermal_duty"], MISSING["reasons"], MISSING["margin_c"])
+    ]
     proof = any_seen and MISSING["thermal_duty"] not in missing
-    detail = "works from the first minute" if proof and not lacks else f"missing: {'; '.join(lacks)}" if lacks else "no reading yet"
+    detail = (
+        "works from the first minute"
+        if proof and not lacks
+        else f"missing: {'; '.join(lacks)}"
+        if lacks
+        else "no reading yet"
+    )
     if dropped:
-        detail += f"; left out: {dropped} looks that came when their minute was judged already (stored late, or the clock was set back)"
+        detail += (
+            f"; left out: {dropped} looks that came when their minute was judged already "
+            "(stored late, or the clock was set back)"
+        )
     clocks, minutes = normal.clock.minutes, normal.thermal.core.seen
     return [
         Armed(f"throttling of card {uuid}", proof, detail),
-        Armed(f"clock of card {uuid}", normal.clock.armed, _from(clocks, CLOCK_MIN, "busy minutes")),
-        Armed(f"unexplained heat of card {uuid}", normal.thermal.armed, _from(minutes, THERMAL_MIN, "minutes")),
+        Armed(
+            f"clock of card {uuid}", normal.clock.armed, _from(clocks, CLOCK_MIN, "busy minutes")
+        ),
+        Armed(
+            f"unexplained heat of card {uuid}",
+            normal.thermal.armed,
+            _from(minutes, THERMAL_MIN, "minutes"),
+        ),
         Armed(
             f"usual throttle time of card {uuid}",
             normal.thermal_duty.seen >= NORMAL_FROM_MIN,
-            _from(int(normal.thermal_duty.seen), int(NORMAL_FROM_MIN), "minutes") + "; until then any throttling counts",
+            _from(int(normal.thermal_duty.seen), int(NORMAL_FROM_MIN), "minutes")
+            + "; until then any throttling counts",
         ),
     ]
 

@@ -1,4 +1,6 @@
-"""What the cards warn of, put together: which warnings are one trouble, which card it is named after, since when. Pure."""
+"""What the cards warn of, put together: which warnings are one trouble, which card it is named
+after, since when. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from monitor.judge.drift.trouble import FAMILY, LOUDNESS, Seen, Trouble, family,
 from monitor.judge.drift.values import MINUTE_US, Signs, Warned
 from monitor.model import Cause, Kind
 
-#: What the warnings of cards may say, with scores beside those of causes.py: a card that says it itself is worth a little more.
+#: What the warnings of cards may say, with scores beside those of causes.py: a card that says it
+#: itself is worth a little more.
 CARD_SCORES: Mapping[Cause, float] = {
     Cause.POWER_BRAKE: 7.0,
     Cause.MEMORY_HEAT: 6.5,
@@ -29,35 +32,65 @@ SIGN_ORDER = (
     "memory_residual",
     "clock_deficit",
 )
-TOGETHER_US = 15 * MINUTE_US  # cards that fall ill within so much of each other do so for one reason
+TOGETHER_US = (
+    15 * MINUTE_US
+)  # cards that fall ill within so much of each other do so for one reason
 
 
 def card_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict[str, Trouble]:
-    """The warnings of all cards, by what they are about: thermal, power, or (main) a clock that is low for another reason. Cards that
-    fall ill together, as in a hot room, are one trouble; one that falls ill at another time is its own, named with its UUID."""
+    """The warnings of all cards, by what they are about: thermal, power, or (main) a clock that is
+    low for another reason. Cards that fall ill together, as in a hot room, are one trouble; one
+    that falls ill at another time is its own, named with its UUID.
+    """
     families: dict[str, list[Warned]] = {}
     for warning in [_explained(warning, seen) for warning in seen.warned]:
         families.setdefault(name_of(_cause_of(warning)), []).append(warning)
-    grouped = {name: group for kind, warnings in families.items() for name, group in _together(kind, warnings, held).items()}
-    return {name: _of_warnings(name, group, seen.signs.calm, held.get(name), now_us) for name, group in grouped.items()}
+    grouped = {
+        name: group
+        for kind, warnings in families.items()
+        for name, group in _together(kind, warnings, held).items()
+    }
+    return {
+        name: _of_warnings(name, group, seen.signs.calm, held.get(name), now_us)
+        for name, group in grouped.items()
+    }
 
 
-def _together(kind: str, warnings: Sequence[Warned], held: Mapping[str, Trouble]) -> dict[str, list[Warned]]:
-    """The warnings of one family, by the name of the trouble they belong to. A card stays in the trouble that it is in."""
+def _together(
+    kind: str, warnings: Sequence[Warned], held: Mapping[str, Trouble]
+) -> dict[str, list[Warned]]:
+    """The warnings of one family, by the name of the trouble they belong to. A card stays in the
+    trouble that it is in.
+    """
     if kind == "main":
         return {kind: list(warnings)}
     own = {name: trouble for name, trouble in held.items() if family(name) == kind}
-    ill = {name: set(trouble.evidence["cards"]) for name, trouble in own.items() if "cards" in trouble.evidence}
-    felt = next((name for name in own if name not in ill), None)  # before any card said so: that is what they say now
+    ill = {
+        name: set(trouble.evidence["cards"])
+        for name, trouble in own.items()
+        if "cards" in trouble.evidence
+    }
+    felt = next(
+        (name for name in own if name not in ill), None
+    )  # before any card said so: that is what they say now
     since_us: dict[str, int] = {}
     for warning in warnings:
-        since_us[warning.subject] = min(warning.since_us, since_us.get(warning.subject, warning.since_us))
+        since_us[warning.subject] = min(
+            warning.since_us, since_us.get(warning.subject, warning.since_us)
+        )
     names = dict.fromkeys(since_us, felt) if felt is not None else {}
     names |= {card: name for card in since_us for name in ill if card in ill[name]}
     for card in sorted(since_us.keys() - names.keys(), key=lambda card: (since_us[card], card)):
-        near = [names[other] for other in names if abs(since_us[other] - since_us[card]) <= TOGETHER_US]
-        names[card] = near[0] if near else f"{kind} {card}" if kind in {*own, *names.values()} else kind
-    return {name: [w for w in warnings if names[w.subject] == name] for name in dict.fromkeys(names.values())}
+        near = [
+            names[other] for other in names if abs(since_us[other] - since_us[card]) <= TOGETHER_US
+        ]
+        names[card] = (
+            near[0] if near else f"{kind} {card}" if kind in {*own, *names.values()} else kind
+        )
+    return {
+        name: [w for w in warnings if names[w.subject] == name]
+        for name in dict.fromkeys(names.values())
+    }
 
 
 def _place(sign: str) -> int:
@@ -66,25 +99,43 @@ def _place(sign: str) -> int:
 
 
 def _explained(warning: Warned, seen: Seen) -> Warned:
-    """A low clock that the card itself does not explain may be explained by how it was before and is now."""
+    """A low clock that the card itself does not explain may be explained by how it was before and
+    is now.
+    """
     if _cause_of(warning) is not Cause.UNEXPLAINED:
         return warning
     card = next((card for card in seen.signs.cards if card.uuid == warning.subject), None)
     why = attribute(Signs({}, (), () if card is None else (card,), seen.signs.flow))
-    return replace(warning, evidence={**warning.evidence, "cause": why.cause.value}) if why.cause in CARD_SCORES else warning
+    return (
+        replace(warning, evidence={**warning.evidence, "cause": why.cause.value})
+        if why.cause in CARD_SCORES
+        else warning
+    )
 
 
 def _cause_of(warning: Warned) -> Cause:
     return Cause(warning.evidence.get("cause", Cause.UNEXPLAINED))
 
 
-def _of_warnings(name: str, warnings: Sequence[Warned], calm: Sequence[str], held: Trouble | None, now_us: int) -> Trouble:
+def _of_warnings(
+    name: str, warnings: Sequence[Warned], calm: Sequence[str], held: Trouble | None, now_us: int
+) -> Trouble:
     cards = sorted({w.subject for w in warnings})
     held = held if held is not None and _goes_on(held, cards) else None
     first = None if held is None else held.subject
-    loudest = max(warnings, key=lambda w: (LOUDNESS.index(w.severity), CARD_SCORES.get(_cause_of(w), 0.0), w.subject == first, -w.since_us))
+    loudest = max(
+        warnings,
+        key=lambda w: (
+            LOUDNESS.index(w.severity),
+            CARD_SCORES.get(_cause_of(w), 0.0),
+            w.subject == first,
+            -w.since_us,
+        ),
+    )
     cause, kind = _cause_of(loudest), FAMILY.get(_cause_of(loudest), Kind.SPEED)
-    subject = held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
+    subject = (
+        held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
+    )
     since_us = min([w.since_us for w in warnings] + ([held.since_us] if held is not None else []))
     evidence = {
         "signs": sorted({w.sign for w in warnings}),
@@ -92,15 +143,40 @@ def _of_warnings(name: str, warnings: Sequence[Warned], calm: Sequence[str], hel
         "calm": list(calm),
         **{key: value for key, value in loudest.evidence.items() if key != "cause"},
     }
-    in_order = sorted(warnings, key=lambda w: (-LOUDNESS.index(w.severity), w.subject != subject, _place(w.sign), w.subject))
+    in_order = sorted(
+        warnings,
+        key=lambda w: (
+            -LOUDNESS.index(w.severity),
+            w.subject != subject,
+            _place(w.sign),
+            w.subject,
+        ),
+    )
     opened_us = held.opened_us if held is not None else now_us
     told = [w.summary for w in in_order]
-    return Trouble(name, kind, subject, loudest.severity, since_us, opened_us, cause, CARD_SCORES.get(cause, 0.0), evidence, told)
+    return Trouble(
+        name,
+        kind,
+        subject,
+        loudest.severity,
+        since_us,
+        opened_us,
+        cause,
+        CARD_SCORES.get(cause, 0.0),
+        evidence,
+        told,
+    )
 
 
 def _goes_on(held: Trouble, cards: Sequence[str]) -> bool:
-    """Whether these cards' trouble is still the one that was open: it is felt, or the card it is named after is still ill. A trouble of
-    which that card is well again is over, and what others still show is another one, with a subject and a beginning of its own."""
+    """Whether these cards' trouble is still the one that was open: it is felt, or the card it is
+    named after is still ill. A trouble of which that card is well again is over, and what others
+    still show is another one, with a subject and a beginning of its own.
+    """
     if "effects" in held.evidence:
         return True
-    return bool(set(cards) & set(held.evidence.get("cards", ()))) if held.kind == Kind.SPEED else held.subject in cards
+    return (
+        bool(set(cards) & set(held.evidence.get("cards", ())))
+        if held.kind == Kind.SPEED
+        else held.subject in cards
+    )

@@ -1,8 +1,9 @@
 """From what moved and the signs around it to a cause with its evidence.
 
-A cause is named only if its proof holds for a card of the target; signs beside it make it more or less likely; the likeliest is named
-(profiles.py is the table). Where a proof cannot be seen because a reading is missing, and no other cause is proven, the answer is
-`unexplained` with the reading that is missing, never a guess.
+A cause is named only if its proof holds for a card of the target; signs beside it make it more or
+less likely; the likeliest is named (profiles.py is the table). Where a proof cannot be seen because
+a reading is missing, and no other cause is proven, the answer is `unexplained` with the reading
+that is missing, never a guess.
 """
 
 from __future__ import annotations
@@ -26,13 +27,20 @@ MISSING_TEXTS: Mapping[str, str] = {
     "vram_used_mib": "memory in use on the card (DCGM_FI_DEV_FB_USED; GB10 does not tell it)",
     "waiting": "requests that wait (the metrics page, vllm:num_requests_waiting)",
 }
-NO_CARD = "readings of the card: none is watched (`gpus` of the target: `auto` for cards of this machine, or {dcgm: URL} of an exporter)"
-UNEXPLAINED_LOOK_AT = "the server's log since then, other work on the machine, and what was deployed"
+NO_CARD = (
+    "readings of the card: none is watched (`gpus` of the target: `auto` for cards of "
+    "this machine, or {dcgm: URL} of an exporter)"
+)
+UNEXPLAINED_LOOK_AT = (
+    "the server's log since then, other work on the machine, and what was deployed"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Why, as far as it can be proven: `cause`, the card that shows it, the signs seen, and what is missing for other causes' proofs."""
+    """Why, as far as it can be proven: `cause`, the card that shows it, the signs seen, and what is
+    missing for other causes' proofs.
+    """
 
     cause: Cause
     kind: Kind
@@ -46,7 +54,9 @@ class Attribution:
 
 
 def attribute(signs: Signs) -> Attribution:
-    """The likeliest cause whose proof holds; `unexplained`, with what is missing, where none does."""
+    """The likeliest cause whose proof holds; `unexplained`, with what is missing, where none
+    does.
+    """
     looks = [Look(signs, card) for card in signs.cards] or [Look(signs, None)]
     scored: list[tuple[float, Profile, Look]] = []
     lacking: list[str] = []
@@ -58,19 +68,33 @@ def attribute(signs: Signs) -> Attribution:
             best = max(proven, key=lambda look: _score(profile, look))
             scored.append((_score(profile, best), profile, best))
         elif any(proof is None and felt for proof, felt, _ in found):
-            lacking += [name for name in profile.needs if all(_is_missing(look, name) for look in looks)]
+            lacking += [
+                name for name in profile.needs if all(_is_missing(look, name) for look in looks)
+            ]
         elif all(proof is False for proof, _, _ in found):
             refuted.append(profile.cause)
     missing = tuple(MISSING_TEXTS.get(name, name) for name in dict.fromkeys(lacking))
     if not signs.cards and missing:
         missing = (NO_CARD, *(text for text in missing if text == MISSING_TEXTS["waiting"]))
     if not scored:
-        return Attribution(Cause.UNEXPLAINED, _kind_of(signs), 0.0, UNEXPLAINED_LOOK_AT, looks[0].card, {}, (), tuple(refuted), missing)
+        return Attribution(
+            Cause.UNEXPLAINED,
+            _kind_of(signs),
+            0.0,
+            UNEXPLAINED_LOOK_AT,
+            looks[0].card,
+            {},
+            (),
+            tuple(refuted),
+            missing,
+        )
     scored.sort(key=lambda entry: -entry[0])
     score, profile, look = scored[0]
     seen = {name: sign(look) for name, sign, _ in profile.signs}
     also = tuple(other.cause for _, other, _ in scored[1:])
-    return Attribution(profile.cause, profile.kind, score, profile.look_at, look.card, seen, also, tuple(refuted))
+    return Attribution(
+        profile.cause, profile.kind, score, profile.look_at, look.card, seen, also, tuple(refuted)
+    )
 
 
 def _is_missing(look: Look, name: str) -> bool:
@@ -107,7 +131,11 @@ def figures(look_at: Signs, card: CardSigns | None) -> dict[str, Any]:
     if card is not None:
         pairs |= {name: getattr(card, name) for name in CARD_READINGS}
     pairs |= {name: getattr(look_at.flow, name) for name in FLOW_READINGS}
-    found = {name: {"before": _short(pair.before), "now": _short(pair.now)} for name, pair in pairs.items() if pair.now is not None}
+    found = {
+        name: {"before": _short(pair.before), "now": _short(pair.now)}
+        for name, pair in pairs.items()
+        if pair.now is not None
+    }
     if card is not None and card.residual_c is not None:
         found["thermal_residual_c"] = {"before": 0.0, "now": _short(card.residual_c)}
     return found

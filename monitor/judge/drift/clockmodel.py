@@ -1,7 +1,8 @@
 """What one card's clock is at this temperature and power, learnt from its own busy minutes.
 
-Boost bins that a card loses by the degree (GB10: 3 to 6 MHz per °C without any reason bit) and the clock that heavy work leaves are normal
-and are in it. Clocks of identical cards differ (8 % on average across clusters, arXiv 2208.11035), so it is one model a card.
+Boost bins that a card loses by the degree (GB10: 3 to 6 MHz per °C without any reason bit) and the
+clock that heavy work leaves are normal and are in it. Clocks of identical cards differ (8 % on
+average across clusters, arXiv 2208.11035), so it is one model a card.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ from monitor.judge.drift.looks import Stretch
 
 MEMORY_MIN = 7 * 24 * 60.0  # busy minutes
 ARMED_MIN = 60  # busy minutes learnt, before it may speak
-SD_MIN_SHARE = 0.0025  # of the clock: a card that always ran at one clock has no spread, and 0.25 % is one step of most governors
+# of the clock: a card that always ran at one clock has no spread, and 0.25 % is one step of most
+# governors
+SD_MIN_SHARE = 0.0025
 WELL_KNOWN_MIN = 600  # from so many on, one minute in four teaches enough
-AROUND_MIN, AROUND_MEMORY = 20, 2000  # busy minutes of one power: so many to speak of it, and so many are remembered
-NEAR_TOP = 0.8  # of the most it ever drew: work that draws this much may be held by a limit that cannot be read (GB10)
+AROUND_MIN, AROUND_MEMORY = (
+    20,
+    2000,
+)  # busy minutes of one power: so many to speak of it, and so many are remembered
+# of the most it ever drew: work that draws this much may be held by a limit that cannot be read
+# (GB10)
+NEAR_TOP = 0.8
 POWER_STEP = math.log(1.08)  # powers within so much of each other are about the same
-BINS_MHZ_PER_C = 6.0  # the most that a card loses per degree without a reason (GB10, 3 to 6), beyond the temperatures that were learnt
+# the most that a card loses per degree without a reason (GB10, 3 to 6), beyond the temperatures
+# that were learnt
+BINS_MHZ_PER_C = 6.0
 
 
 class Deficit(NamedTuple):
@@ -34,7 +44,9 @@ class Deficit(NamedTuple):
 
 @dataclass(slots=True)
 class Around:
-    """What busy minutes of about one power showed beside the line: mean and variance of what it left, in MHz."""
+    """What busy minutes of about one power showed beside the line: mean and variance of what it
+    left, in MHz.
+    """
 
     minutes: int = 0
     mean: float = 0.0
@@ -51,10 +63,12 @@ class Around:
 
 @dataclass(slots=True)
 class ClockModel:
-    """One card's busy SM clock against temperature and power: a line, and how minutes of each power lie about it.
+    """One card's busy SM clock against temperature and power: a line, and how minutes of each power
+    lie about it.
 
-    A line alone is not enough: near its own power limit, stated or not, a card leaves very different clocks to different work (GB10 at
-    85 to 95 W: 2240 to 2460 MHz, without a reason bit), far from it nearly the same to all.
+    A line alone is not enough: near its own power limit, stated or not, a card leaves very
+    different clocks to different work (GB10 at 85 to 95 W: 2240 to 2460 MHz, without a reason bit),
+    far from it nearly the same to all.
     """
 
     line: Fit = field(default_factory=lambda: Fit(MEMORY_MIN))
@@ -72,7 +86,12 @@ class ClockModel:
 
     def learn(self, minute: Stretch) -> None:
         """Take up a busy minute."""
-        if not minute.busy or minute.sm_clock_mhz is None or minute.temp_c is None or minute.power_w is None:
+        if (
+            not minute.busy
+            or minute.sm_clock_mhz is None
+            or minute.temp_c is None
+            or minute.power_w is None
+        ):
             return
         self.minutes += 1
         if self.minutes > WELL_KNOWN_MIN and self.minutes % 4:
@@ -90,24 +109,40 @@ class ClockModel:
         self.top_mhz = max(self.top_mhz, minute.sm_clock_mhz)
 
     def deficit(self, minute: Stretch) -> Deficit | None:
-        """Of one busy minute; None where it cannot be told: too little learnt, more power than it ever drew, or so much that a limit
-        which it does not tell may be what leaves it this clock. Below the powers that were learnt the nearest is taken: a card that is
-        held back draws less than it ever did, and that must not excuse its clock."""
-        if not self.armed or not minute.busy or minute.sm_clock_mhz is None or minute.temp_c is None or minute.power_w is None:
+        """Of one busy minute; None where it cannot be told: too little learnt, more power than it
+        ever drew, or so much that a limit which it does not tell may be what leaves it this clock.
+        Below the powers that were learnt the nearest is taken: a card that is held back draws less
+        than it ever did, and that must not excuse its clock.
+        """
+        if (
+            not self.armed
+            or not minute.busy
+            or minute.sm_clock_mhz is None
+            or minute.temp_c is None
+            or minute.power_w is None
+        ):
             return None
         step, power_w = self._nearest(minute.power_w)
-        usual = self.line.predict([min(max(minute.temp_c, self.temp_c[0]), self.temp_c[1]), power_w])
+        usual = self.line.predict(
+            [min(max(minute.temp_c, self.temp_c[0]), self.temp_c[1]), power_w]
+        )
         held = minute.power_limit_w is None and minute.power_w >= NEAR_TOP * self.top_power_w
         if step is None or usual is None or held:
             return None
-        usual = min(usual + step.mean, self.top_mhz) - BINS_MHZ_PER_C * max(0.0, minute.temp_c - self.temp_c[1])
+        usual = min(usual + step.mean, self.top_mhz) - BINS_MHZ_PER_C * max(
+            0.0, minute.temp_c - self.temp_c[1]
+        )
         if usual <= 0:
             return None
         lost = usual - minute.sm_clock_mhz
-        return Deficit(usual, lost / usual, lost / max(math.sqrt(step.variance), SD_MIN_SHARE * usual))
+        return Deficit(
+            usual, lost / usual, lost / max(math.sqrt(step.variance), SD_MIN_SHARE * usual)
+        )
 
     def _nearest(self, power_w: float) -> tuple[Around | None, float]:
-        """What is known about that power, or about the next higher one that was learnt well, and which power that is."""
+        """What is known about that power, or about the next higher one that was learnt well, and
+        which power that is.
+        """
         here = power_step(power_w)
         place = bisect_left(self.known, here)
         if place == len(self.known):

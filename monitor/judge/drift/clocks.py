@@ -1,8 +1,10 @@
-"""What a lost clock costs: how decode and prefill of one target follow the SM clock. Until it was seen to vary, what others measured.
+"""What a lost clock costs: how decode and prefill of one target follow the SM clock. Until it was
+seen to vary, what others measured.
 
-A share of the work follows the SM clock, the rest (memory, processor) does not: time = (1 - share) + share · f0/f, Amdahl's law. On
-sweeps of power caps it predicts decoding with half the error of a power law, and prefill equally well; at the highest clock the share is
-the elasticity, per cent of speed for one per cent of clock.
+A share of the work follows the SM clock, the rest (memory, processor) does not: time = (1 - share)
++ share · f0/f, Amdahl's law. On sweeps of power caps it predicts decoding with half the error of a
+power law, and prefill equally well; at the highest clock the share is the elasticity, per cent of
+speed for one per cent of clock.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from monitor.model import CanaryPoint
 
 
 class Slope(NamedTuple):
-    """Share of the work that follows the clock, 0..1, with a 95 % interval, and from how many samples with another clock."""
+    """Share of the work that follows the clock, 0..1, with a 95 % interval, and from how many
+    samples with another clock.
+    """
 
     value: float
     low: float
@@ -42,15 +46,17 @@ class Prior(NamedTuple):
     sd: float
 
 
-#: Measured by others: decode 0.23 (vLLM, two RTX 3090), 0.45 (MoE, four bits), 0.57 to 0.93 (dense 27B, three bits; both llama.cpp);
-#: prefill 0.67 to 0.87 (noonghunna/club-3090, docs/img/power-cap-*.py and issue 178).
+#: Measured by others: decode 0.23 (vLLM, two RTX 3090), 0.45 (MoE, four bits), 0.57 to 0.93 (dense
+#: 27B, three bits; both llama.cpp); prefill 0.67 to 0.87 (noonghunna/club-3090,
+#: docs/img/power-cap-*.py and issue 178).
 DECODE = Prior(0.45, 0.22)
 PREFILL = Prior(0.77, 0.10)
 LAW_SD = 0.05  # of the share: how far the law itself was off on the sweeps
 GROUPS = 24  # probe, fingerprint and load: at most so many at a time
 GROUP_MEMORY = 3000.0  # samples
 SAMPLES_FROM = 6.0  # more than there are groups, before the scatter about the line can be told
-MOVED = 0.015  # a sample whose clock is so far (as a share) from its group's usual one has something to tell
+# a sample whose clock is so far (as a share) from its group's usual one has something to tell
+MOVED = 0.015
 CROWDING = 4.0  # neighbouring samples are alike: so many of them count as one
 RAMPED_MS = 1000.0  # an answer that took less was made while the clock came up from idle
 FULL_MEMORY = 0.97  # of the highest memory clock seen
@@ -61,7 +67,9 @@ LEAST_SHARE = 0.02  # of the usual clock: a clock that fell to nothing predicts 
 
 @dataclass(slots=True)
 class Spread:
-    """Means and fading sums of products about them, of 1/clock (x, in 1/GHz) and time (y, in any unit)."""
+    """Means and fading sums of products about them, of 1/clock (x, in 1/GHz) and time (y, in any
+    unit).
+    """
 
     count: float = 0.0
     x: float = 0.0
@@ -86,7 +94,9 @@ class Spread:
 
 @dataclass(slots=True)
 class Elasticity:
-    """How decode and prefill of one target follow the SM clock, from its own canaries. Groups of like load are compared with themselves."""
+    """How decode and prefill of one target follow the SM clock, from its own canaries. Groups of
+    like load are compared with themselves.
+    """
 
     decode_groups: dict[str, Spread] = field(default_factory=dict)
     prefill_groups: dict[str, Spread] = field(default_factory=dict)
@@ -94,16 +104,27 @@ class Elasticity:
     top_mem_mhz: float = 0.0
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:  # noqa: ARG002 - every part takes the settings
-        """Take up one sample: those that were answered well, warm, with nobody waiting, and with a clock beside them."""
+        """Take up one sample: those that were answered well, warm, with nobody waiting, and with a
+        clock beside them.
+        """
         self.top_mem_mhz = max(self.top_mem_mhz, p.mem_clock_mhz or 0.0)
         if not self._tells(p) or not p.sm_clock_mhz:
             return
         self.top_mhz = max(self.top_mhz, p.sm_clock_mhz)
         x, name = 1000.0 / p.sm_clock_mhz, f"{p.probe}|{p.fingerprint}|{_load_step(p.running)}"
-        if (p.e2e_ms or 0.0) >= RAMPED_MS and p.decode_tok_s and (p.completion_tokens or 0.0) >= 8.0:
+        if (
+            (p.e2e_ms or 0.0) >= RAMPED_MS
+            and p.decode_tok_s
+            and (p.completion_tokens or 0.0) >= 8.0
+        ):
             _learn(self.decode_groups, name, x, 1000.0 / p.decode_tok_s)
         prefill_ms = p.prefill_ms if p.prefill_ms is not None else _less(p.ttft_ms, p.queue_ms)
-        if prefill_ms is not None and prefill_ms >= LONG_PREFILL_MS and not p.cached_tokens and (p.prompt_tokens or 0.0) >= LONG_PROMPT:
+        if (
+            prefill_ms is not None
+            and prefill_ms >= LONG_PREFILL_MS
+            and not p.cached_tokens
+            and (p.prompt_tokens or 0.0) >= LONG_PROMPT
+        ):
             _learn(self.prefill_groups, name, x, prefill_ms)
 
     def _tells(self, p: CanaryPoint) -> bool:
@@ -130,7 +151,9 @@ class Elasticity:
             return now / then
 
         decode, prefill = self.decode(), self.prefill()
-        by_decode = sorted(100.0 * (1.0 / slower(share) - 1.0) for share in (decode.low, decode.high))
+        by_decode = sorted(
+            100.0 * (1.0 / slower(share) - 1.0) for share in (decode.low, decode.high)
+        )
         by_ttft = sorted(100.0 * (slower(share) - 1.0) for share in (prefill.low, prefill.high))
         return Predicted(
             100.0 * (1.0 / slower(decode.value) - 1.0), by_decode[0], by_decode[1],
@@ -153,10 +176,12 @@ def _learn(groups: dict[str, Spread], name: str, x: float, y: float) -> None:
 
 
 def _share(groups: dict[str, Spread], top_mhz: float, prior: Prior) -> Slope:
-    """Least squares within the groups, weighed against what was believed before by the certainty of both (normal prior).
+    """Least squares within the groups, weighed against what was believed before by the certainty of
+    both (normal prior).
 
-    Of time = whole · (1 + share · (f0/f - 1)) each group has its own `whole`, the time at the highest clock; it follows from the group's
-    means once the share is known, so both are found in a few rounds.
+    Of time = whole · (1 + share · (f0/f - 1)) each group has its own `whole`, the time at the
+    highest clock; it follows from the group's means once the share is known, so both are found in a
+    few rounds.
     """
     mean, precision, top = prior.mean, 1.0 / prior.sd**2, top_mhz / 1000.0
     known = [group for group in groups.values() if group.y > 0.0]
@@ -173,4 +198,6 @@ def _share(groups: dict[str, Spread], top_mhz: float, prior: Prior) -> Slope:
         seen = 1.0 / (noise * CROWDING / xx + LAW_SD**2)
         mean, precision = (mean * precision + share * seen) / (precision + seen), precision + seen
     half = 1.96 / math.sqrt(precision)
-    return Slope(mean, max(mean - half, 0.0), min(mean + half, 1.0), sum(group.moved for group in known))
+    return Slope(
+        mean, max(mean - half, 0.0), min(mean + half, 1.0), sum(group.moved for group in known)
+    )

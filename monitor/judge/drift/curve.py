@@ -1,11 +1,13 @@
-"""What is normal at a load: a level for each probe and a curve over both measures of load, learnt once and refined for ever
-(curvefit.py).
+"""What is normal at a load: a level for each probe and a curve over both measures of load, learnt
+once and refined for ever (curvefit.py).
 
-First from canaries that were kept whole (medians in turn). From then on every canary says how far it was from its block's mean; those
-deviations, added up by load, refine curve and noise without the slow wander, and need no canary to be kept.
+First from canaries that were kept whole (medians in turn). From then on every canary says how far
+it was from its block's mean; those deviations, added up by load, refine curve and noise without the
+slow wander, and need no canary to be kept.
 
-A node of the curve is what was seen in its bin, drawn towards a smooth curve through its neighbours as far as it is uncertain (empirical
-Bayes); what stays uncertain is handed out and makes a block noisier.
+A node of the curve is what was seen in its bin, drawn towards a smooth curve through its neighbours
+as far as it is uncertain (empirical Bayes); what stays uncertain is handed out and makes a block
+noisier.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Tally:
 
 
 class Expected(NamedTuple):
-    """What a canary should show: its value, the noise of a single one, and how uncertain the curve is there."""
+    """What a canary should show: its value, the noise of a single one, and how uncertain the curve
+    is there.
+    """
 
     value: float
     noise: float
@@ -68,7 +72,9 @@ class LoadCurve:
     mates: dict[str, Node] = field(default_factory=dict)
     prompts: dict[str, Node] = field(default_factory=dict)
     joint: dict[str, int] = field(default_factory=dict)  # canaries by both bins
-    tallies: dict[str, Tally] = field(default_factory=dict)  # since the last refinement, by both bins
+    tallies: dict[str, Tally] = field(
+        default_factory=dict
+    )  # since the last refinement, by both bins
     key_tallies: dict[str, Tally] = field(default_factory=dict)
 
     def expected(self, key: int, load: Load) -> Expected | None:
@@ -76,9 +82,18 @@ class LoadCurve:
         mates, prompts = load
         m, p = mates_bin(mates), prompts_bin(prompts)
         node, prompt_node, name = self.mates.get(str(m)), self.prompts.get(str(p)), str(key)
-        if node is None or prompt_node is None or name not in self.levels or self.joint.get(f"{m}.{p}", 0) < LEAST_JOINT:
+        if (
+            node is None
+            or prompt_node is None
+            or name not in self.levels
+            or self.joint.get(f"{m}.{p}", 0) < LEAST_JOINT
+        ):
             return None
-        value = self.levels[name] + _between(self.mates, node, m, mates) + _between(self.prompts, prompt_node, p, prompts)
+        value = (
+            self.levels[name]
+            + _between(self.mates, node, m, mates)
+            + _between(self.prompts, prompt_node, p, prompts)
+        )
         noise = self.noises[name] * node.noise * prompt_node.noise
         return Expected(value, max(LEAST_NOISE, noise), node.error + prompt_node.error)
 
@@ -102,8 +117,14 @@ class LoadCurve:
 
     def words(self) -> str:
         """The support in words."""
-        highest = max((node.at for name, node in self.mates.items() if name != str(UNKNOWN_BIN)), default=None)
-        return "load unknown" if highest is None else f"load from 0 to {math.expm1(highest):.0f} other sequences"
+        highest = max(
+            (node.at for name, node in self.mates.items() if name != str(UNKNOWN_BIN)), default=None
+        )
+        return (
+            "load unknown"
+            if highest is None
+            else f"load from 0 to {math.expm1(highest):.0f} other sequences"
+        )
 
 
 def _between(nodes: dict[str, Node], here: Node, bin_: int, value: float | None) -> float:

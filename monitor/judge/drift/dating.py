@@ -1,7 +1,9 @@
-"""Since when? The break of a line through block residuals that explains them best: a step, or a slope that begins.
+"""Since when? The break of a line through block residuals that explains them best: a step, or a
+slope that begins.
 
-The sequential tests tell *that* something was lost; the onset they found it with is the earliest they can make use of. Here both sides are
-fitted anew by weighted least squares, for every block in which it may have begun (Hinkley 1970; a slope: Hinkley 1971).
+The sequential tests tell *that* something was lost; the onset they found it with is the earliest
+they can make use of. Here both sides are fitted anew by weighted least squares, for every block in
+which it may have begun (Hinkley 1970; a slope: Hinkley 1971).
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ SLOPE_CLEARER = 6.0  # and a slope by so much more than a step, before it is pre
 
 
 class Break(NamedTuple):
-    """Where a line breaks: index of the first value behind it, weighted squared error left, and whether it is a slope."""
+    """Where a line breaks: index of the first value behind it, weighted squared error left, and
+    whether it is a slope.
+    """
 
     start: int
     error: float
@@ -24,15 +28,25 @@ class Break(NamedTuple):
 
 
 def find_break(values: Sequence[float], variances: Sequence[float]) -> Break | None:
-    """The downward break in a series; None when one level explains it as well. A single wild value is no break (median of three)."""
+    """The downward break in a series; None when one level explains it as well. A single wild value
+    is no break (median of three).
+    """
     if len(values) < LEAST:
         return None
-    values = [*values[:1], *(sorted(values[i - 1 : i + 2])[1] for i in range(1, len(values) - 1)), *values[1:][-1:]]
+    values = [
+        *values[:1],
+        *(sorted(values[i - 1 : i + 2])[1] for i in range(1, len(values) - 1)),
+        *values[1:][-1:],
+    ]
     weights = [1.0 / variance for variance in variances]
     whole = _error(values, weights, [0.0] * len(values))
     best: Break | None = None
     for slope in (False, True):
-        found = min((_broken(values, weights, start, slope) for start in range(1, len(values))), key=lambda b: b.error, default=None)
+        found = min(
+            (_broken(values, weights, start, slope) for start in range(1, len(values))),
+            key=lambda b: b.error,
+            default=None,
+        )
         if found is not None and (best is None or found.error < best.error - SLOPE_CLEARER):
             best = found
     return best if best is not None and best.error < whole - CLEAR else None
@@ -49,7 +63,9 @@ def _error(values: Sequence[float], weights: Sequence[float], shape: Sequence[fl
     mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
     middle = sum(w * x for w, x in zip(weights, shape, strict=True)) / total
     spread = sum(w * (x - middle) ** 2 for w, x in zip(weights, shape, strict=True))
-    along = sum(w * (x - middle) * (v - mean) for w, v, x in zip(weights, values, shape, strict=True))
+    along = sum(
+        w * (x - middle) * (v - mean) for w, v, x in zip(weights, values, shape, strict=True)
+    )
     across = sum(w * (v - mean) ** 2 for w, v in zip(weights, values, strict=True))
     if spread <= 0.0 or along >= 0.0:
         return across if not any(shape) else math.inf

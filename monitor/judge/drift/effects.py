@@ -11,7 +11,9 @@ from monitor.judge.drift.values import DriftSettings
 
 TURNS = 3  # the three channels learn in turn, so that no step of the judge takes long
 DETECTORS = 6  # two for each of three channels
-RECOVERED = math.log(50.0)  # an open effect closes when "back to normal" is so many times likelier than "still slower"
+RECOVERED = math.log(
+    50.0
+)  # an open effect closes when "back to normal" is so many times likelier than "still slower"
 RECOVERY_STEP = RECOVERED / 3  # and no single block proves more than a third of that
 WANDERED = 3.0  # standard deviations of the wander: less than that may be the wander alone
 
@@ -40,14 +42,19 @@ class OpenEffect:
     evidence: float
     threshold: float
     recovery: float = 0.0
-    slack: float = 0.0  # another process runs by now: so far may its own constant be below what is normal
+    slack: float = (
+        0.0  # another process runs by now: so far may its own constant be below what is normal
+    )
 
     def recovered(self, residual: float, variance: float, wander: float, metric: Metric) -> bool:
-        """One more block: is it back to normal, or still slower by what matters? A CUSUM of the likelihood ratio, clipped.
+        """One more block: is it back to normal, or still slower by what matters? A CUSUM of the
+        likelihood ratio, clipped.
 
-        Not against the size that was raised: a loss of 14 % that settles at 5 % is not over. What matters is the smaller size that is
-        looked for, and no less than twice what is nobody's business, for the line lies at half of it; nor less than can be told from the
-        wander (its standard deviation). `variance`: the long-run variance of a block, for neighbours wander together.
+        Not against the size that was raised: a loss of 14 % that settles at 5 % is not over. What
+        matters is the smaller size that is looked for, and no less than twice what is nobody's
+        business, for the line lies at half of it; nor less than can be told from the wander (its
+        standard deviation). `variance`: the long-run variance of a block, for neighbours wander
+        together.
         """
         drop = min(self.drop, max(metric.drops[0], 2 * metric.practical, WANDERED * wander))
         gain = drop * (residual - self.level + self.slack + drop / 2) / variance
@@ -55,7 +62,9 @@ class OpenEffect:
         return self.recovery >= RECOVERED
 
     def restarted(self, scatter: float) -> None:
-        """Another process runs: it is compared with what is normal, and may be below it by as much as starts are known to scatter."""
+        """Another process runs: it is compared with what is normal, and may be below it by as much
+        as starts are known to scatter.
+        """
         self.level, self.slack, self.recovery = 0.0, scatter, 0.0
 
 

@@ -1,4 +1,6 @@
-"""What is open, as findings with a sentence for three at night: how much, since when, why, what proves it, and where to look."""
+"""What is open, as findings with a sentence for three at night: how much, since when, why, what
+proves it, and where to look.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ CAUSES: Mapping[Cause, str] = {
     Cause.MEMORY_HEAT: "the card is held back by the heat of its memory",
     Cause.POWER_CAP: "the card is held back by its power limit",
     Cause.POWER_BRAKE: "the power brake holds the card back from outside",
-    Cause.HIDDEN_LIMIT: "something holds the clock down without a reason bit: firmware or power supply",
+    Cause.HIDDEN_LIMIT: (
+        "something holds the clock down without a reason bit: firmware or power supply"
+    ),
     Cause.QUEUEING: "requests wait in the queue",
     Cause.CONFIG_CHANGE: "the configuration changed just before",
     Cause.KERNEL_FALLBACK: "other kernels run, at the same clock",
@@ -96,7 +100,10 @@ def finding_of(trouble: Trouble, target: str) -> Finding:
 
 
 def _dated(effect: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{key: value for key, value in effect.items() if key != "since_us"}, "since": _time(effect["since_us"]).isoformat()}
+    return {
+        **{key: value for key, value in effect.items() if key != "since_us"},
+        "since": _time(effect["since_us"]).isoformat(),
+    }
 
 
 def _time(us: int) -> datetime:
@@ -108,27 +115,44 @@ def summary_of(trouble: Trouble, target: str) -> str:
     parts = [_what(trouble, target)]
     proof = _proof(trouble)
     if trouble.told:
-        more = [_shorter(trouble.told[n], trouble.told[:n]) for n in range(1, min(len(trouble.told), MOST_TOLD))]
+        more = [
+            _shorter(trouble.told[n], trouble.told[:n])
+            for n in range(1, min(len(trouble.told), MOST_TOLD))
+        ]
         parts += [_begun(trouble.told[0]), *more]
     elif trouble.cause is not None and trouble.kind != Kind.CONFIG_CHANGE.value:
-        parts.append(f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}.")
+        parts.append(
+            f"Cause: {CAUSES.get(Cause(trouble.cause), trouble.cause)}{f' ({proof})' if proof else ''}."
+        )
     missing = trouble.evidence.get("missing", ())
     if missing and trouble.cause == Cause.UNEXPLAINED:
-        others = f"; and {len(missing) - MOST_MISSING} more readings (in the evidence)" if len(missing) > MOST_MISSING else ""
-        parts.append(f"It cannot be told from other causes without {'; '.join(missing[:MOST_MISSING])}{others}.")
+        others = (
+            f"; and {len(missing) - MOST_MISSING} more readings (in the evidence)"
+            if len(missing) > MOST_MISSING
+            else ""
+        )
+        parts.append(
+            "It cannot be told from other causes without "
+            f"{'; '.join(missing[:MOST_MISSING])}{others}."
+        )
     if trouble.look_at and not trouble.told:
         parts.append(f"Look at {trouble.look_at}.")
     return " ".join(parts)
 
 
 def _shorter(text: str, before: Sequence[str]) -> str:
-    """A further sentence: what to expect and where to look was said, what was read of the same card too, and which card it is, if the
-    sentence just before is about it."""
+    """A further sentence: what to expect and where to look was said, what was read of the same card
+    too, and which card it is, if the sentence just before is about it.
+    """
     words = text.partition(". ")[0].removesuffix(".")
     head, _, readings = words.rpartition(": ")
     if head and any(f": {readings}" in told for told in before if _card(told) == _card(text)):
         words = head
-    return f"It {' '.join(words.split(' ')[2:])}." if _card(before[-1]) == _card(text) else _begun(f"{words}.")
+    return (
+        f"It {' '.join(words.split(' ')[2:])}."
+        if _card(before[-1]) == _card(text)
+        else _begun(f"{words}.")
+    )
 
 
 def _card(sentence: str) -> list[str]:
@@ -144,36 +168,69 @@ def _what(trouble: Trouble, target: str) -> str:
     since = f"since {_time(trouble.since_us):%Y-%m-%d %H:%M} UTC"
     evidence = trouble.evidence
     if trouble.kind == Kind.SERVICE_LEVEL.value:
-        told = [f"{name} ({_level(figures)})" for name, figures in evidence.get("levels", {}).items()]
-        return f"{', '.join(told) or trouble.subject} on {target} waits too long for the first token {since}."
+        told = [
+            f"{name} ({_level(figures)})" for name, figures in evidence.get("levels", {}).items()
+        ]
+        return (
+            f"{', '.join(told) or trouble.subject} on {target} waits too long for the first "
+            f"token {since}."
+        )
     if trouble.kind == Kind.WORKLOAD_SHIFT.value:
         return (
-            f"The prompts of {target} have become longer {since}: {evidence['tokens']} tokens a request in the last hour, at most "
+            f"The prompts of {target} have become longer {since}: {evidence['tokens']} tokens "
+            "a request in the last hour, at most "
             f"{evidence['usual_tokens']} in any hour before."
         )
     moved = list(_moved(evidence.get("effects", ())).values())
     if trouble.kind == Kind.CONFIG_CHANGE.value:
-        what = f"The configuration of {target} changed at {_time(trouble.since_us):%Y-%m-%d %H:%M} UTC"
-        return f"{what}: {', '.join(moved)}." if moved else f"{what}; it is being compared with before."
+        what = (
+            f"The configuration of {target} changed at {_time(trouble.since_us):%Y-%m-%d %H:%M} UTC"
+        )
+        return (
+            f"{what}: {', '.join(moved)}."
+            if moved
+            else f"{what}; it is being compared with before."
+        )
     if moved:  # a card may have been in trouble for long before anything is felt
         felt_us = min(effect["since_us"] for effect in evidence["effects"])
-        return f"{target}: {', '.join(moved)} since {_time(max(felt_us, trouble.since_us)):%Y-%m-%d %H:%M} UTC."
-    felt = "not felt yet" if "decode" in evidence.get("calm", ()) else "whether decoding is slower for it cannot be told yet"
+        return (
+            f"{target}: {', '.join(moved)} since "
+            f"{_time(max(felt_us, trouble.since_us)):%Y-%m-%d %H:%M} UTC."
+        )
+    felt = (
+        "not felt yet"
+        if "decode" in evidence.get("calm", ())
+        else "whether decoding is slower for it cannot be told yet"
+    )
     return f"{target}: {since}; {felt}."
 
 
 def _level(figures: Mapping[str, Any]) -> str:
     waited = figures.get("waited_ms")
-    return f"{figures.get('over')} of the last {figures.get('of')} canaries" + (f", {waited / 1000:.1f} s" if waited is not None else "")
+    return f"{figures.get('over')} of the last {figures.get('of')} canaries" + (
+        f", {waited / 1000:.1f} s" if waited is not None else ""
+    )
 
 
 def _moved(effects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Each metric once: a start that is slow shows in the decode rate too, and is told as the start."""
+    """Each metric once: a start that is slow shows in the decode rate too, and is told as the
+    start.
+    """
     told: dict[str, str] = {}
     for effect in effects:
         cached = effect["channel"] == "cache" and effect["metric"] == "ttft_ms"
-        name = "a cached prompt's time to first token" if cached else METRICS.get(effect["metric"], effect["metric"])
-        told.setdefault(name, f"{name} {effect['change_pct']:+.1f} % ({effect['low_pct']:+.1f} to {effect['high_pct']:+.1f})")
+        name = (
+            "a cached prompt's time to first token"
+            if cached
+            else METRICS.get(effect["metric"], effect["metric"])
+        )
+        told.setdefault(
+            name,
+            (
+                f"{name} {effect['change_pct']:+.1f} % ({effect['low_pct']:+.1f} to "
+                f"{effect['high_pct']:+.1f})"
+            ),
+        )
     return told
 
 
@@ -182,7 +239,11 @@ def _proof(trouble: Trouble) -> str:
     if trouble.cause is None:
         return ""
     readings = trouble.evidence.get("readings", {})
-    told = [_reading(name, readings[name]) for name in PROOFS.get(Cause(trouble.cause), ()) if name in readings]
+    told = [
+        _reading(name, readings[name])
+        for name in PROOFS.get(Cause(trouble.cause), ())
+        if name in readings
+    ]
     if "slope_pct_per_h" in trouble.evidence and trouble.cause == Cause.UPTIME_DECAY:
         told.insert(0, f"{trouble.evidence['slope_pct_per_h']:+.2f} % an hour since the start")
     return ", ".join(told)

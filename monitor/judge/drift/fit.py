@@ -1,6 +1,8 @@
-"""A straight line through what was seen, kept up to date: least squares whose memory fades, for what a card's clock and heat follow.
+"""A straight line through what was seen, kept up to date: least squares whose memory fades, for
+what a card's clock and heat follow.
 
-Sums are kept relative to the first observation, so that large constant parts (a clock of 1980 MHz) cost no precision.
+Sums are kept relative to the first observation, so that large constant parts (a clock of 1980 MHz)
+cost no precision.
 """
 
 from __future__ import annotations
@@ -10,19 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 REFIT_EVERY = 8  # observations between two solutions
-CLIP_SD = 4.0  # an observation pulls no harder than one that is so far off (Huber's idea, with a fixed bound)
-RIDGE = 1e-3  # of each feature's own spread: features that move together share a slope instead of fighting over it
+# an observation pulls no harder than one that is so far off (Huber's idea, with a fixed bound)
+CLIP_SD = 4.0
+# of each feature's own spread: features that move together share a slope instead of fighting over
+# it
+RIDGE = 1e-3
 MAX_UNIT = 1e6
 SD_FROM = 24  # observations before there is a spread to speak of
 
 
 @dataclass(slots=True)
 class Fit:
-    """y as a linear function of features, with the spread of what it leaves. `memory`: observations after which one counts 1/e."""
+    """y as a linear function of features, with the spread of what it leaves. `memory`: observations
+    after which one counts 1/e.
+    """
 
     memory: float
     origin: list[float] = field(default_factory=list)  # the first observation: features, then y
-    sums: list[list[float]] = field(default_factory=list)  # of the products of (1, features, y), each less its origin
+    sums: list[list[float]] = field(
+        default_factory=list
+    )  # of the products of (1, features, y), each less its origin
     slopes: list[float] = field(default_factory=list)  # intercept at the origin, then one a feature
     error2: float = 0.0  # fading mean of the squared error, each error known before it was learnt
     seen: int = 0
@@ -50,7 +59,10 @@ class Fit:
         said = self.predict(features)
         if said is not None:
             y = self._clipped(y, said)
-        row = [1.0, *(value - zero for value, zero in zip((*features, y), self.origin, strict=True))]
+        row = [
+            1.0,
+            *(value - zero for value, zero in zip((*features, y), self.origin, strict=True)),
+        ]
         for i, a in enumerate(row):
             line, a = self.sums[i], a * self.unit  # noqa: PLW2901
             for j in range(i, len(row)):
@@ -61,7 +73,9 @@ class Fit:
             self._solve()
 
     def _fade(self) -> None:
-        """What comes next weighs more, instead of all that is known weighing less: the same, for less work."""
+        """What comes next weighs more, instead of all that is known weighing less: the same, for
+        less work.
+        """
         self.unit /= 1.0 - 1.0 / self.memory
         if self.unit > MAX_UNIT:
             self.sums = [[value / self.unit for value in line] for line in self.sums]
@@ -76,21 +90,31 @@ class Fit:
         return said + error
 
     def _solve(self) -> None:
-        """Normal equations with a ridge, by elimination; a feature that never moved gets no slope."""
+        """Normal equations with a ridge, by elimination; a feature that never moved gets no
+        slope.
+        """
         size = len(self.sums) - 1
         total = self.sums[0][0]
         means = [self.sums[0][i] / total for i in range(size + 1)]
         rows = []
         for i in range(1, size):
-            row = [self.sums[min(i, j)][max(i, j)] - total * means[i] * means[j] for j in range(1, size + 1)]
+            row = [
+                self.sums[min(i, j)][max(i, j)] - total * means[i] * means[j]
+                for j in range(1, size + 1)
+            ]
             row[i - 1] = row[i - 1] * (1.0 + RIDGE) + 1e-9 * total
             rows.append(row)
         slopes = solve(rows)
-        self.slopes = [means[size] - sum(slope * mean for slope, mean in zip(slopes, means[1:], strict=False)), *slopes]
+        self.slopes = [
+            means[size] - sum(slope * mean for slope, mean in zip(slopes, means[1:], strict=False)),
+            *slopes,
+        ]
 
 
 def solve(rows: list[list[float]]) -> list[float]:
-    """The solution of a small system of linear equations; each row holds the left side and, last, the right one. Positive definite."""
+    """The solution of a small system of linear equations; each row holds the left side and, last,
+    the right one. Positive definite.
+    """
     size = len(rows)
     for i in range(size):
         pivot = rows[i][i]
@@ -100,5 +124,7 @@ def solve(rows: list[list[float]]) -> list[float]:
                 rows[j][k] -= factor * rows[i][k]
     found = [0.0] * size
     for i in reversed(range(size)):
-        found[i] = (rows[i][size] - sum(rows[i][j] * found[j] for j in range(i + 1, size))) / rows[i][i]
+        found[i] = (rows[i][size] - sum(rows[i][j] * found[j] for j in range(i + 1, size))) / rows[
+            i
+        ][i]
     return found

@@ -1,5 +1,6 @@
-"""When a card will reach its own limit, where that can be said: not from its temperature, which every warm-up drives up, but from the
-growth of what its power does not explain."""
+"""When a card will reach its own limit, where that can be said: not from its temperature, which
+every warm-up drives up, but from the growth of what its power does not explain.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,14 @@ FARTHEST_MIN = 60.0  # cooling is not known to go on like this for longer
 
 
 def minutes_to_limit(minutes: Sequence[Stretch], room_c: float | None) -> float | None:
-    """At the pace of the last minutes, with the power there is now; None where there is no steady growth, or no limit is known."""
-    known = [(minute.at_us / MINUTE_US, minute.residual_c) for minute in minutes if minute.residual_c is not None]
+    """At the pace of the last minutes, with the power there is now; None where there is no steady
+    growth, or no limit is known.
+    """
+    known = [
+        (minute.at_us / MINUTE_US, minute.residual_c)
+        for minute in minutes
+        if minute.residual_c is not None
+    ]
     if room_c is None or room_c <= 0 or len(known) < LEAST_MINUTES:
         return None
     times, residuals = [at for at, _ in known], [residual for _, residual in known]

@@ -1,9 +1,12 @@
-"""One card, watched for what will be felt later: throttle time, margin, clock, power limit, and heat that its power does not explain.
+"""One card, watched for what will be felt later: throttle time, margin, clock, power limit, and
+heat that its power does not explain.
 
-Normal and silent: idle clocks, H100 clock dips at prefill bursts, P2 on GeForce, boost bins lost by the degree, and a SwPowerCap bit that
-is always on (RTX 3090 under load, RTX 2080S even at idle). What a minute shows is judged when the minute is over (cardrules.py); only a
-hardware slowdown and a power brake are taken from the looks themselves, two in a row. What is normal is learnt half an hour late and not
-at all while something is open, so that a trouble that creeps up does not become the norm.
+Normal and silent: idle clocks, H100 clock dips at prefill bursts, P2 on GeForce, boost bins lost by
+the degree, and a SwPowerCap bit that is always on (RTX 3090 under load, RTX 2080S even at idle).
+What a minute shows is judged when the minute is over (cardrules.py); only a hardware slowdown and a
+power brake are taken from the looks themselves, two in a row. What is normal is learnt half an hour
+late and not at all while something is open, so that a trouble that creeps up does not become the
+norm.
 """
 
 from __future__ import annotations
@@ -21,14 +24,34 @@ from monitor.judge.drift.cardtexts import Scene, warned_of
 from monitor.judge.drift.clockmodel import ClockModel, Deficit
 from monitor.judge.drift.clocks import Elasticity
 from monitor.judge.drift.latch import Latch, Usual
-from monitor.judge.drift.looks import Heat, Look, Stretch, look_of_card, look_of_sample, mean, minute_of, rounded, tells_of_card
+from monitor.judge.drift.looks import (
+    Heat,
+    Look,
+    Stretch,
+    look_of_card,
+    look_of_sample,
+    mean,
+    minute_of,
+    rounded,
+    tells_of_card,
+)
 from monitor.judge.drift.thermalmodel import ThermalModel
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, Armed, CardSigns, DriftSettings, Warned
 from monitor.model import CanaryPoint, CardPoint, Outcome
 
 POLLS = 2  # in a row: a hardware slowdown may flash at a change of P-state
-HARDWARE = {"hw_thermal": 0x40, "brake": 0x80}  # nvmlClocksEventReasonHwThermalSlowdown, …HwPowerBrakeSlowdown
-ACCEPTABLE = ("power_limit", "power_duty", "clock_deficit", "clock_fall", "thermal_residual", "memory_residual")
+HARDWARE = {
+    "hw_thermal": 0x40,
+    "brake": 0x80,
+}  # nvmlClocksEventReasonHwThermalSlowdown, …HwPowerBrakeSlowdown
+ACCEPTABLE = (
+    "power_limit",
+    "power_duty",
+    "clock_deficit",
+    "clock_fall",
+    "thermal_residual",
+    "memory_residual",
+)
 LAG_US = 30 * MINUTE_US  # what is normal is learnt so much later
 STALE_US = 5 * MINUTE_US  # how exactly it is kept when a reading was last there
 SILENCE_US = 15 * MINUTE_US  # after so much of it a sign begins to count anew
@@ -56,12 +79,16 @@ class Lesson(NamedTuple):
 
 @dataclass(slots=True)
 class CardChannel:
-    """One card of a target. Fed with its looks and with the samples that name it; all state is plain data."""
+    """One card of a target. Fed with its looks and with the samples that name it; all state is
+    plain data.
+    """
 
     uuid: str
     grid: CardGrid = field(default_factory=CardGrid)  # looks of open minutes
     last_poll: Look | None = None
-    slowdowns: dict[str, Slowdown] = field(default_factory=lambda: {name: Slowdown() for name in HARDWARE})
+    slowdowns: dict[str, Slowdown] = field(
+        default_factory=lambda: {name: Slowdown() for name in HARDWARE}
+    )
     latches: dict[str, Latch] = field(default_factory=lambda: {name: Latch() for name in RULES})
     normal: Normal = field(default_factory=Normal)
     top_power_w: float = 0.0
@@ -71,10 +98,13 @@ class CardChannel:
     quiet: bool = True  # no sign is open, and none is on its way
     open: list[str] = field(default_factory=list)  # signs, as of the last minute
     usual: Stretch | None = None  # what the card was like before what is open now
-    seen_us: dict[str, int] = field(default_factory=dict)  # when a reading that proves something was last there
+    seen_us: dict[str, int] = field(
+        default_factory=dict
+    )  # when a reading that proves something was last there
     attendance: Attendance = field(default_factory=Attendance)
 
-    # -- feeding ------------------------------------------------------------------------------------------------------
+    # -- feeding
+    # ------------------------------------------------------------------------------------------------------
 
     def card(self, p: CardPoint, settings: DriftSettings) -> None:
         """One poll of the card."""
@@ -84,7 +114,9 @@ class CardChannel:
                 self._note_slowdown(name, look.reasons & bit > 0, look.at_us)
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """One good answer: the card right after it. It speaks for a minute in which the polls saw no work, or where there are none."""
+        """One good answer: the card right after it. It speaks for a minute in which the polls saw
+        no work, or where there are none.
+        """
         if p.gpu_uuid == self.uuid and p.outcome == Outcome.OK and tells_of_card(p):
             self._take(look_of_sample(p, self.top_power_w), settings)
 
@@ -97,7 +129,9 @@ class CardChannel:
         return self.grid.take(look)
 
     def _note_slowdown(self, name: str, there: bool, at_us: int) -> None:
-        """A hardware slowdown cuts the clock in half or more: two polls are enough, whatever the minute says."""
+        """A hardware slowdown cuts the clock in half or more: two polls are enough, whatever the
+        minute says.
+        """
         seen = self.slowdowns[name]
         seen.asked_us = at_us
         if not there:
@@ -119,8 +153,10 @@ class CardChannel:
             self._close(at_us, looks, settings)
 
     def _change_step(self, settings: DriftSettings) -> None:
-        """Where the length of a step was changed, signs that are not open are counted anew. What was learnt stays: temperatures, clocks
-        and limits are the same in steps of any length, and their scatter is learnt on."""
+        """Where the length of a step was changed, signs that are not open are counted anew. What
+        was learnt stays: temperatures, clocks and limits are the same in steps of any length, and
+        their scatter is learnt on.
+        """
         self.grid.change_step(settings.card_step_s)
         for latch in self.latches.values():
             latch.forget()
@@ -145,7 +181,9 @@ class CardChannel:
         self.attendance.roll_us = 0
 
     def leave(self) -> None:
-        """It was taken out: what it showed is over. What is normal for it stays, should it come back."""
+        """It was taken out: what it showed is over. What is normal for it stays, should it come
+        back.
+        """
         if not self.quiet:
             for latch in self.latches.values():
                 latch.clear()
@@ -154,8 +192,10 @@ class CardChannel:
             self.open, self.quiet, self.usual = [], True, None
 
     def relearn(self, now_us: int) -> None:  # noqa: ARG002 - every part is told the time
-        """A person accepted what is now: of what is open, the limit, the clocks and the unexplained heat become normal. Throttling and
-        a small margin are what they are, accepted or not, and what is not open was learnt well and stays."""
+        """A person accepted what is now: of what is open, the limit, the clocks and the unexplained
+        heat become normal. Throttling and a small margin are what they are, accepted or not, and
+        what is not open was learnt well and stays.
+        """
         normal, accepted = self.normal, [name for name in ACCEPTABLE if self.latches[name].open]
         if "power_limit" in accepted:
             normal.power_limit_w = None
@@ -166,7 +206,8 @@ class CardChannel:
         for name in accepted:
             self.latches[name].clear()
 
-    # -- one minute ---------------------------------------------------------------------------------------------------
+    # -- one minute
+    # ---------------------------------------------------------------------------------------------------
 
     def _close(self, at_us: int, looks: list[Look], settings: DriftSettings) -> None:
         looks.sort(key=lambda look: (look.at_us, look.sampled))
@@ -182,11 +223,16 @@ class CardChannel:
         self._learn(Lesson(minute, heat))
         self.history.add(minute)
         for name in MISSING:
-            if at_us - self.seen_us.get(name, -STALE_US) >= STALE_US and getattr(minute, name) is not None:
+            if (
+                at_us - self.seen_us.get(name, -STALE_US) >= STALE_US
+                and getattr(minute, name) is not None
+            ):
                 self.seen_us[name] = at_us
 
     def _with_heat(self, minute: Stretch, polls: Sequence[Look]) -> tuple[Stretch, Heat | None]:
-        """Let the thermal model follow; the minute with what its power explains of its temperature, and what it can teach."""
+        """Let the thermal model follow; the minute with what its power explains of its temperature,
+        and what it can teach.
+        """
         thermal, states = self.normal.thermal, []
         for look in polls:
             thermal.step(look)
@@ -194,17 +240,31 @@ class CardChannel:
         states = [state for state in states if state]
         if not states:
             return minute, None
-        filters = tuple([round(sum(values) / len(states), 2) for values in zip(*states, strict=True)])
-        heat = Heat(filters, mean([look.temp_c for look in polls]), mean([look.mem_temp_c for look in polls]))
+        filters = tuple(
+            [round(sum(values) / len(states), 2) for values in zip(*states, strict=True)]
+        )
+        heat = Heat(
+            filters,
+            mean([look.temp_c for look in polls]),
+            mean([look.mem_temp_c for look in polls]),
+        )
         residual_c, mem_residual_c = thermal.residuals(*heat)
-        minute = minute._replace(residual_c=rounded(residual_c), mem_residual_c=rounded(mem_residual_c))
+        minute = minute._replace(
+            residual_c=rounded(residual_c), mem_residual_c=rounded(mem_residual_c)
+        )
         return minute, heat if thermal.settled(minute.at_us) else None
 
     def _judged(self, minute: Stretch, settings: DriftSettings) -> Stretch:
-        """Every rule about the minute; the minute with what its temperature and power explain of its clock."""
+        """Every rule about the minute; the minute with what its temperature and power explain of
+        its clock.
+        """
         deficit = self.normal.clock.deficit(minute)
         self._judge(minute, deficit, settings)
-        return minute if deficit is None else Stretch._make((*minute[:USUAL], round(deficit.usual_mhz, 1), *minute[USUAL + 1 :]))
+        return (
+            minute
+            if deficit is None
+            else Stretch._make((*minute[:USUAL], round(deficit.usual_mhz, 1), *minute[USUAL + 1 :]))
+        )
 
     def _judge(self, minute: Stretch, deficit: Deficit | None, settings: DriftSettings) -> None:
         silent = self.last_minute_us is not None and minute.at_us - self.last_minute_us > SILENCE_US
@@ -226,7 +286,9 @@ class CardChannel:
 
     def _note_open(self, explained: list[str]) -> None:
         """What is open now, and what the card was like before."""
-        if explained and not self._open(EXPLAINING):  # what explained a low clock is over: from here on it must stand for itself
+        if explained and not self._open(
+            EXPLAINING
+        ):  # what explained a low clock is over: from here on it must stand for itself
             self.latches["clock_deficit"].clear()
             self.latches["clock_fall"].clear()
         self.open = self._open(self.latches)
@@ -244,7 +306,11 @@ class CardChannel:
         seen = self.slowdowns[name]
         if seen.last_us is not None and seen.last_us >= minute.at_us:
             return True
-        return False if hit is None and seen.asked_us is not None and seen.asked_us >= minute.at_us else hit
+        return (
+            False
+            if hit is None and seen.asked_us is not None and seen.asked_us >= minute.at_us
+            else hit
+        )
 
     def _learn(self, lesson: Lesson) -> None:
         if self.open and self._open(FREEZING):
@@ -254,25 +320,52 @@ class CardChannel:
         while self.unlearnt[0].minute.at_us <= lesson.minute.at_us - LAG_US:
             self.normal.learn(*self.unlearnt.pop(0))
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- questions
+    # ----------------------------------------------------------------------------------------------------
 
-    def warnings(self, settings: DriftSettings, elasticity: Elasticity = DEFAULT_ELASTICITY) -> list[Warned]:
-        """What is open now, each with what it predicts and what to look at. One trouble is told once: a low clock that another sign
-        explains is in the evidence of that sign."""
+    def warnings(
+        self, settings: DriftSettings, elasticity: Elasticity = DEFAULT_ELASTICITY
+    ) -> list[Warned]:
+        """What is open now, each with what it predicts and what to look at. One trouble is told
+        once: a low clock that another sign explains is in the evidence of that sign.
+        """
         signs = {name: latch.first_us or 0 for name, latch in self.latches.items() if latch.open}
         if not signs:
             return []
         away = self.grid.newest_us if self.grid.told_us - self.grid.newest_us > AWAY_US else None
-        return warned_of(signs, Scene(self.uuid, self.history, self.usual or Stretch(0), self.normal, elasticity, settings, away))
+        return warned_of(
+            signs,
+            Scene(
+                self.uuid,
+                self.history,
+                self.usual or Stretch(0),
+                self.normal,
+                elasticity,
+                settings,
+                away,
+            ),
+        )
 
-    def signs(self, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings) -> CardSigns:  # noqa: ARG002
-        """Two times of this card side by side (from, until), the earlier one under like utilisation."""
+    def signs(
+        self, before: tuple[int, int], now: tuple[int, int], _settings: DriftSettings
+    ) -> CardSigns:
+        """Two times of this card side by side (from, until), the earlier one under like
+        utilisation.
+        """
         return self.history.signs(self.uuid, before, now, self.missing())
 
     def missing(self) -> tuple[str, ...]:
-        """Readings that a proof would need and that this card's source does not give, as a person knows them, with how to get them."""
+        """Readings that a proof would need and that this card's source does not give, as a person
+        knows them, with how to get them.
+        """
         return missing_of(self.seen_us, self.last_minute_us)
 
     def armed(self, settings: DriftSettings) -> list[Armed]:  # noqa: ARG002
         """What works for this card, and what still learns."""
-        return armed_of(self.uuid, self.normal, self.missing(), self.last_minute_us is not None, self.grid.dropped)
+        return armed_of(
+            self.uuid,
+            self.normal,
+            self.missing(),
+            self.last_minute_us is not None,
+            self.grid.dropped,
+        )

@@ -1,4 +1,6 @@
-"""When a sign counts: seen in so many of the last minutes, gone after so many good ones. And what share of time is usual for a card."""
+"""When a sign counts: seen in so many of the last minutes, gone after so many good ones. And what
+share of time is usual for a card.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class Rule(NamedTuple):
 
 @dataclass(slots=True)
 class Latch:
-    """One sign of one card. Unknown minutes neither open nor close anything: silence is not health."""
+    """One sign of one card. Unknown minutes neither open nor close anything: silence is not
+    health.
+    """
 
     hits: int = 0  # the last minutes, newest in the lowest bit
     good: int = 0  # good minutes in a row
@@ -44,13 +48,35 @@ class Latch:
             self.first_us = None
 
     def forget(self) -> None:
-        """After a long silence: what was seen before it opens nothing any more. What is open stays open."""
+        """After a long silence: what was seen before it opens nothing any more. What is open stays
+        open.
+        """
         if not self.open:
             self.clear()
 
 
 #: Upper edges of the classes of a share of time.
-EDGES = (0.0, 0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+EDGES = (
+    0.0,
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.9,
+    1.0,
+)
 MEMORY_MIN = 7 * 24 * 60.0
 USUALLY = 0.99
 LOOK_EVERY = 30  # minutes
@@ -60,10 +86,14 @@ MAX_UNIT = 1e6
 
 @dataclass(slots=True)
 class Usual:
-    """How much of its time a card usually spends held back: a histogram of minutes that fades over a week."""
+    """How much of its time a card usually spends held back: a histogram of minutes that fades over
+    a week.
+    """
 
     weights: list[float] = field(default_factory=lambda: [0.0] * len(EDGES))
-    unit: float = 1.0  # of a minute that is learnt now: it grows, instead of all the older ones shrinking
+    unit: float = (
+        1.0  # of a minute that is learnt now: it grows, instead of all the older ones shrinking
+    )
     count: int = 0  # minutes ever learnt
     seen: float = 0.0  # minutes that still count
     most: float | None = None  # what 99 in 100 minutes stay below

@@ -1,9 +1,11 @@
-"""How a rate depends on the load it met, and where that is known. Outside of it nothing is compared: a curve carried on beyond what was
-learnt was the largest source of false alarms (docs/detection.md).
+"""How a rate depends on the load it met, and where that is known. Outside of it nothing is
+compared: a curve carried on beyond what was learnt was the largest source of false alarms
+(docs/detection.md).
 
-Two measures of load. *Mates*: how many sequences of others shared our decode steps. Each of them got one token a step, as we did, so it is
-the tokens generated for others over ours, which no slow card can change; where that cannot be read, the requests running before.
-*Prompts*: tokens of others' prompts computed in each of our steps.
+Two measures of load. *Mates*: how many sequences of others shared our decode steps. Each of them
+got one token a step, as we did, so it is the tokens generated for others over ours, which no slow
+card can change; where that cannot be read, the requests running before. *Prompts*: tokens of
+others' prompts computed in each of our steps.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Load(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """One canary of a block: its probe, the load it met, and the logarithm of its metric (lower is worse)."""
+    """One canary of a block: its probe, the load it met, and the logarithm of its metric (lower is
+    worse).
+    """
 
     key: int
     load: Load
@@ -38,7 +42,9 @@ class Taken(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One canary kept for learning: when, which probe, which load, and the logarithm of its metric (lower is worse)."""
+    """One canary kept for learning: when, which probe, which load, and the logarithm of its metric
+    (lower is worse).
+    """
 
     block: int
     key: int
@@ -49,10 +55,17 @@ class Entry(NamedTuple):
 
 def decode_load(p: CanaryPoint) -> Load:
     """Load during our decode steps."""
-    if p.other_generation_tokens is not None and p.completion_tokens and p.decode_tok_s and p.e2e_ms:
+    if (
+        p.other_generation_tokens is not None
+        and p.completion_tokens
+        and p.decode_tok_s
+        and p.e2e_ms
+    ):
         decode_ms = 1000.0 * (p.completion_tokens - 1) / p.decode_tok_s
         share = min(1.0, decode_ms / p.e2e_ms) / p.completion_tokens
-        prompts = None if p.other_prompt_tokens is None else prompt_scale(p.other_prompt_tokens * share)
+        prompts = (
+            None if p.other_prompt_tokens is None else prompt_scale(p.other_prompt_tokens * share)
+        )
         return Load(math.log1p(p.other_generation_tokens * share), prompts)
     return Load(None if p.running is None else math.log1p(max(0.0, p.running)), None)
 
@@ -60,7 +73,10 @@ def decode_load(p: CanaryPoint) -> Load:
 def wait_load(p: CanaryPoint) -> Load:
     """Load before our first token: what ran and what waited."""
     mates = None if p.running is None else math.log1p(max(0.0, p.running))
-    return Load(mates, None if p.waiting is None or p.queue_ms is not None else math.log1p(max(0.0, p.waiting)))
+    return Load(
+        mates,
+        None if p.waiting is None or p.queue_ms is not None else math.log1p(max(0.0, p.waiting)),
+    )
 
 
 def prompt_scale(tokens_a_step: float) -> float:
@@ -80,14 +96,18 @@ def prompts_bin(value: float | None) -> int:
 
 @dataclass(slots=True)
 class Bin:
-    """Canaries of one load. When there are too many, those of half of the blocks are kept: whole blocks, spread over the whole time."""
+    """Canaries of one load. When there are too many, those of half of the blocks are kept: whole
+    blocks, spread over the whole time.
+    """
 
     stride: int = 1  # how many canaries one of them stands for: a power of two
     entries: list[Entry] = field(default_factory=list)
 
 
 def _chosen(block: int, stride: int) -> bool:
-    """One block in `stride`, as if by lot: a probe that runs in every second block must not be thinned out whole (Knuth's hash)."""
+    """One block in `stride`, as if by lot: a probe that runs in every second block must not be
+    thinned out whole (Knuth's hash).
+    """
     return (block * 2_654_435_761 & 0xFFFF_FFFF) * stride < 1 << 32
 
 
@@ -127,7 +147,10 @@ class Gathering:
 
     def entries(self) -> list[Entry]:
         """All of them, in order of blocks."""
-        return sorted((entry for bin_ in self.bins.values() for entry in bin_.entries), key=lambda entry: entry.block)
+        return sorted(
+            (entry for bin_ in self.bins.values() for entry in bin_.entries),
+            key=lambda entry: entry.block,
+        )
 
     def weight(self, entry: Entry) -> int:
         """How many canaries an entry stands for."""

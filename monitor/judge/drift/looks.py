@@ -1,8 +1,10 @@
-"""From looks at a card to minutes, and from minutes to longer stretches: medians of busy looks, and counters as shares of time.
+"""From looks at a card to minutes, and from minutes to longer stretches: medians of busy looks, and
+counters as shares of time.
 
-What a card says at one moment is worth little (an H100 drops 300 MHz for a quarter of a second at a prefill burst; a reason bit may flash
-at a change of P-state), so nothing here is concluded from one look. A counter that grew faster than the clock, or ran backwards, is
-unknown (it was reset, or the driver was loaded anew).
+What a card says at one moment is worth little (an H100 drops 300 MHz for a quarter of a second at a
+prefill burst; a reason bit may flash at a change of P-state), so nothing here is concluded from one
+look. A counter that grew faster than the clock, or ran backwards, is unknown (it was reset, or the
+driver was loaded anew).
 """
 
 from __future__ import annotations
@@ -16,19 +18,32 @@ from monitor.judge.drift.values import SECOND_US
 from monitor.model import CanaryPoint, CardPoint
 
 BUSY_UTIL = 0.5  # share of time with a kernel running, from which a look counts as busy
-BUSY_POWER_SHARE = 0.5  # likewise, of the most that this card was seen to draw, where it does not tell its utilisation
-GAP_US = 150 * SECOND_US  # looks further apart say nothing about the time between them (exporters are read every 30 to 60 s)
-SLACK_US = 500_000  # how far a counter of time may get ahead of our clock over a minute before it is disbelieved
+# likewise, of the most that this card was seen to draw, where it does not tell its utilisation
+BUSY_POWER_SHARE = 0.5
+GAP_US = (
+    150 * SECOND_US
+    # looks further apart say nothing about the time between them (exporters are read every 30 to 60
+    # s)
+)
+# how far a counter of time may get ahead of our clock over a minute before it is disbelieved
+SLACK_US = 500_000
 NS_PER_US = 1000
-POLL_MS = 10_000.0  # readings around a sample lie at most so much further apart than it took (monitor/measure/cardfigures.py)
-WAKING_MS = 500.0  # after a shorter answer an idle card's clocks may still be on their way up, which takes some tenths of a second
+# readings around a sample lie at most so much further apart than it took
+# (monitor/measure/cardfigures.py)
+POLL_MS = 10_000.0
+# after a shorter answer an idle card's clocks may still be on their way up, which takes some tenths
+# of a second
+WAKING_MS = 500.0
 
 
 class Look(NamedTuple):
-    """One look at a card: a poll of the driver, or what stood beside a sample. Shares of time are of the time since the look before."""
+    """One look at a card: a poll of the driver, or what stood beside a sample. Shares of time are
+    of the time since the look before.
+    """
 
     at_us: int
-    sampled: bool  # beside a sample: the card has just been working, whatever its utilisation over the last second
+    # beside a sample: the card has just been working, whatever its utilisation over the last second
+    sampled: bool
     temp_c: float | None
     mem_temp_c: float | None
     margin_c: float | None
@@ -49,7 +64,9 @@ class Look(NamedTuple):
 
 
 class Heat(NamedTuple):
-    """Means over all looks of a minute: power as the filters of the thermal model have it, in watts, and temperatures."""
+    """Means over all looks of a minute: power as the filters of the thermal model have it, in
+    watts, and temperatures.
+    """
 
     filters: tuple[float, ...]
     temp_c: float | None
@@ -57,7 +74,9 @@ class Heat(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A minute or more of one card. Temperatures, clocks and power are medians of busy looks where there were any, else of all."""
+    """A minute or more of one card. Temperatures, clocks and power are medians of busy looks where
+    there were any, else of all.
+    """
 
     at_us: int  # its beginning
     minutes: int = 1  # in which there was a look
@@ -68,7 +87,9 @@ class Stretch(NamedTuple):
     residual_c: float | None = None  # temperature minus what its power explains
     mem_residual_c: float | None = None
     sm_clock_mhz: float | None = None  # busy only
-    usual_clock_mhz: float | None = None  # what this card does at this temperature and power; busy only
+    usual_clock_mhz: float | None = (
+        None  # what this card does at this temperature and power; busy only
+    )
     mem_clock_mhz: float | None = None  # busy only
     util: float | None = None
     power_w: float | None = None
@@ -90,8 +111,10 @@ def look_of_card(p: CardPoint) -> Look:
 
 
 def look_of_sample(p: CanaryPoint, top_power_w: float = 0.0) -> Look:
-    """What stands beside a sample: the card right after the answer, and how long it was held back meanwhile. Of an answer whose length
-    nobody knows that is no share of time, and whether the clock is that of a card at work must show in the card itself."""
+    """What stands beside a sample: the card right after the answer, and how long it was held back
+    meanwhile. Of an answer whose length nobody knows that is no share of time, and whether the
+    clock is that of a card at work must show in the card itself.
+    """
     took_ms = (p.known_us - p.at_us) / 1000 or _length_ms(p)
     awake = took_ms >= WAKING_MS if took_ms else _was_at_work(p, top_power_w)
     return Look(
@@ -106,7 +129,13 @@ def tells_of_card(p: CanaryPoint) -> bool:
     """Whether anything stands beside a sample that a card can be judged by."""
     if p.sm_clock_mhz is not None or p.gpu_temp_c is not None:
         return True
-    readings = (p.gpu_margin_c, p.power_limit_w, p.throttle_thermal_ms, p.throttle_power_ms, p.throttle_brake_ms)
+    readings = (
+        p.gpu_margin_c,
+        p.power_limit_w,
+        p.throttle_thermal_ms,
+        p.throttle_power_ms,
+        p.throttle_brake_ms,
+    )
     return any(reading is not None for reading in readings)
 
 
@@ -118,7 +147,9 @@ def _length_ms(p: CanaryPoint) -> float:
 
 
 def _was_at_work(p: CanaryPoint, top_power_w: float) -> bool:
-    """By how busy the card was, or else by what it drew; where it tells neither, by whether tokens came."""
+    """By how busy the card was, or else by what it drew; where it tells neither, by whether tokens
+    came.
+    """
     if p.gpu_util is not None:
         return p.gpu_util >= BUSY_UTIL
     if p.power_w is not None:
@@ -127,20 +158,27 @@ def _was_at_work(p: CanaryPoint, top_power_w: float) -> bool:
 
 
 def _share(held_ms: float | None, took_ms: float, counters: int) -> float | None:
-    """Share of a sample's time; unknown where more was counted than can have passed between the readings around it. `counters`: as in
-    _duty."""
+    """Share of a sample's time; unknown where more was counted than can have passed between the
+    readings around it. `counters`: as in _duty.
+    """
     if held_ms is None or took_ms <= 0 or held_ms > counters * (took_ms + POLL_MS):
         return None
     return min(1.0, held_ms / took_ms) if held_ms else 0.0
 
 
-def minute_of(at_us: int, looks: Sequence[Look], before: Look | None, top_power_w: float) -> Stretch:
-    """The minute that begins at `at_us`, from its looks in order. `before` is the last poll ahead of it, for the counters;
-    `top_power_w` the highest power this card was seen at, which tells a busy look where utilisation is not shown (MIG)."""
+def minute_of(
+    at_us: int, looks: Sequence[Look], before: Look | None, top_power_w: float
+) -> Stretch:
+    """The minute that begins at `at_us`, from its looks in order. `before` is the last poll ahead
+    of it, for the counters; `top_power_w` the highest power this card was seen at, which tells a
+    busy look where utilisation is not shown (MIG).
+    """
     polls = [look for look in looks if not look.sampled]
     if not polls:
         return _sampled_minute(at_us, looks)
-    busy = [look for look in polls if _is_busy(look, top_power_w)] or [look for look in looks if look.sampled]
+    busy = [look for look in polls if _is_busy(look, top_power_w)] or [
+        look for look in looks if look.sampled
+    ]
     told = busy or looks
     chain = polls if before is None or polls[0].at_us - before.at_us > GAP_US else [before, *polls]
     return Stretch(
@@ -163,7 +201,15 @@ def minute_of(at_us: int, looks: Sequence[Look], before: Look | None, top_power_
         _duty(chain, [look.power_ns for look in chain], 1),
         _duty(chain, [look.brake_ns for look in chain], 1),
         _bits(busy),
-        rounded(mean([None if look.reasons is None else float(look.reasons & THERMAL_BITS > 0) for look in polls]), 3),
+        rounded(
+            mean(
+                [
+                    None if look.reasons is None else float(look.reasons & THERMAL_BITS > 0)
+                    for look in polls
+                ]
+            ),
+            3,
+        ),
     )
 
 
@@ -175,7 +221,25 @@ def _sampled_minute(at_us: int, looks: Sequence[Look]) -> Stretch:
             at_us, 1, 1, look.temp_c, look.mem_temp_c, look.margin_c, None, None, look.sm_clock_mhz, None, look.mem_clock_mhz, look.util,
             look.power_w, look.power_limit_w, look.vram_used_mib, look.thermal_share, look.power_share, look.brake_share,
         )  # fmt: skip
-    (_, _, temp_c, mem_temp_c, margin_c, clock, mem_clock, util, power_w, limit_w, vram, _, _, _, _, _, *shares) = zip(*looks, strict=True)
+    (
+        _,
+        _,
+        temp_c,
+        mem_temp_c,
+        margin_c,
+        clock,
+        mem_clock,
+        util,
+        power_w,
+        limit_w,
+        vram,
+        _,
+        _,
+        _,
+        _,
+        _,
+        *shares,
+    ) = zip(*looks, strict=True)
     return Stretch(
         at_us, 1, 1, middle(temp_c), middle(mem_temp_c), middle(margin_c), None, None, middle(clock), None, middle(mem_clock), mean(util),
         middle(power_w), _last(limit_w), _last(vram), mean(shares[0]), mean(shares[1]), mean(shares[2]),
@@ -198,8 +262,12 @@ def _bits(looks: Sequence[Look]) -> int | None:
 
 
 def _duty(chain: Sequence[Look], counter: Sequence[int | None], counters: int) -> float | None:
-    """Share of the time in which a counter ran; `counters`: how many were added up in it (by software and by hardware: both may run)."""
-    known = [(look.at_us, value) for look, value in zip(chain, counter, strict=True) if value is not None]
+    """Share of the time in which a counter ran; `counters`: how many were added up in it (by
+    software and by hardware: both may run).
+    """
+    known = [
+        (look.at_us, value) for look, value in zip(chain, counter, strict=True) if value is not None
+    ]
     if len(known) < 2:
         return None
     (start_us, first), (end_us, last) = known[0], known[-1]
@@ -210,7 +278,9 @@ def _duty(chain: Sequence[Look], counter: Sequence[int | None], counters: int) -
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """The median of what is known. Written out: it is taken so often that the checks of the standard library's would be felt."""
+    """The median of what is known. Written out: it is taken so often that the checks of the
+    standard library's would be felt.
+    """
     known = sorted([value for value in values if value is not None])
     count = len(known)
     if not count:

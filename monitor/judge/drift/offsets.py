@@ -1,4 +1,6 @@
-"""Each start of the process as a constant of its own: how far it is from what is normal, and how far starts of this server scatter."""
+"""Each start of the process as a constant of its own: how far it is from what is normal, and how
+far starts of this server scatter.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Start:
 
 
 class StartOffset(NamedTuple):
-    """The same, handed out: logarithms, with the half width of a 95 % interval, and how far starts of this server scatter."""
+    """The same, handed out: logarithms, with the half width of a 95 % interval, and how far starts
+    of this server scatter.
+    """
 
     process_start_us: int
     first_us: int  # its first block
@@ -45,7 +49,13 @@ class StartOffset(NamedTuple):
 
 
 def scatter_of(starts: Sequence[Start], without_us: int | None = None) -> tuple[float, int]:
-    """How far starts of this server differ from each other (standard deviation), and from how many that is known."""
-    offsets = [x.offset for x in starts if x.process_start_us != without_us and x.blocks >= LEAST_BLOCKS]
+    """How far starts of this server differ from each other (standard deviation), and from how many
+    that is known.
+    """
+    offsets = [
+        x.offset for x in starts if x.process_start_us != without_us and x.blocks >= LEAST_BLOCKS
+    ]
     known = [offset for offset in offsets if offset is not None]
-    return (max(LEAST_SCATTER, mad_sd(known)) if len(known) >= LEAST_KNOWN else DEFAULT_SCATTER), len(known)
+    return (
+        max(LEAST_SCATTER, mad_sd(known)) if len(known) >= LEAST_KNOWN else DEFAULT_SCATTER
+    ), len(known)

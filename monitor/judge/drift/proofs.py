@@ -1,7 +1,8 @@
-"""What can be seen of each cause, one function a sign: True, False, or None where the reading is missing. See causes.py for the table.
+"""What can be seen of each cause, one function a sign: True, False, or None where the reading is
+missing. See causes.py for the table.
 
-A change is judged against its own past under like work, never against a data sheet. Sources: [n.m] are sections of the project's notes on
-drift (docs/detection.md tells them), NVML is nvml.h.
+A change is judged against its own past under like work, never against a data sheet. Sources: [n.m]
+are sections of the project's notes on drift (docs/detection.md tells them), NVML is nvml.h.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from typing import NamedTuple
 from monitor.judge.drift.values import MINUTE_US, CardSigns, Pair, Signs
 
 DUTY_RISE = 0.02  # share of time: two points above its own baseline (3.3, the ladder's second step)
-POWER_DUTY_RISE = 0.2  # the power cap's bit is on for much of the time on many healthy cards: only a large change counts (0.2)
-CLOCK_MOVED = 0.015  # log; below it the busy median of a healthy card wanders (H100, 1.3: prefill dips are medianed away)
+# the power cap's bit is on for much of the time on many healthy cards: only a large change counts
+# (0.2)
+POWER_DUTY_RISE = 0.2
+# log; below it the busy median of a healthy card wanders (H100, 1.3: prefill dips are medianed
+# away)
+CLOCK_MOVED = 0.015
 CLOCK_LOW = 0.05  # log; far more than boost bins take by themselves (5.1: GB10 loses 4 % when hot)
 POWER_MOVED = 0.05  # log
 UTIL_MOVED = 0.07  # log
@@ -29,8 +34,12 @@ QUEUE_MS = 50.0  # a wait that a person's first token shows
 WAITING = 0.5  # requests, in the mean of a block
 ALWAYS_RUNNING = 1.0  # requests in the mean
 ACCEPTANCE_FELL = 0.05  # of drafted tokens; SE of a block's mean is a point or two
-VRAM_MIB = 256.0  # vLLM takes its memory at the start and keeps it: what comes later is somebody else's
-FOLLOWS_US = 15 * MINUTE_US  # an effect that begins within this after a restart or a change follows it (3.3 b)
+VRAM_MIB = (
+    256.0  # vLLM takes its memory at the start and keeps it: what comes later is somebody else's
+)
+FOLLOWS_US = (
+    15 * MINUTE_US
+)  # an effect that begins within this after a restart or a change follows it (3.3 b)
 APART = 0.1  # prefill took longer by so much more than decoding
 CALM = 0.03  # the most that a channel moved which is said to be calm
 
@@ -63,16 +72,21 @@ def _fell(pair: Pair, by: float) -> bool | None:
 
 
 def _rose(pair: Pair, by: float) -> bool | None:
-    """By so much; a counter whose past is unknown is compared with none, for a healthy card counts nothing."""
+    """By so much; a counter whose past is unknown is compared with none, for a healthy card counts
+    nothing.
+    """
     rise = pair.rise if pair.before is not None else pair.now
     return None if rise is None else rise >= by
 
 
-# -- cards ------------------------------------------------------------------------------------------------------------
+# -- cards
+# ------------------------------------------------------------------------------------------------------------
 
 
 def thermal_time(look: Look) -> bool | None:
-    """The driver's own count of time spent throttled by heat of core or memory (NVML: SW and HW thermal slowdown)."""
+    """The driver's own count of time spent throttled by heat of core or memory (NVML: SW and HW
+    thermal slowdown).
+    """
     return None if look.card is None else _rose(look.card.thermal_duty, DUTY_RISE)
 
 
@@ -102,12 +116,16 @@ def memory_clock_down(look: Look) -> bool | None:
 
 
 def hotter(look: Look) -> bool | None:
-    """The core is hotter than it was, and than its power explains; where that is not learnt yet, hotter at no more power."""
+    """The core is hotter than it was, and than its power explains; where that is not learnt yet,
+    hotter at no more power.
+    """
     card = look.card
     if card is None:
         return None
     rise, power = card.temp_c.rise, card.power_w.log_ratio
-    if card.residual_c is not None:  # after a fall of power a residual may be left for a while: the heat sink is slow
+    if (
+        card.residual_c is not None
+    ):  # after a fall of power a residual may be left for a while: the heat sink is slow
         return all_of(card.residual_c >= HOTTER_C, None if rise is None else rise >= HOTTER_C / 2)
     return None if rise is None else rise >= HOTTER_C and (power is None or power <= POWER_MOVED)
 
@@ -119,7 +137,9 @@ def cooler(look: Look) -> bool | None:
 
 
 def core_at_fault(look: Look) -> bool | None:
-    """The core is hotter than it was, or than its power explains: a governor that holds it at its limit hides the rise."""
+    """The core is hotter than it was, or than its power explains: a governor that holds it at its
+    limit hides the rise.
+    """
     residual = None if look.card is None else look.card.residual_c
     return any_of(negated(cooler(look)), None if residual is None else residual >= HOTTER_C)
 
@@ -131,7 +151,9 @@ def near_limit(look: Look) -> bool | None:
 
 
 def memory_apart(look: Look) -> bool | None:
-    """The memory is further above the core than it was; where the card does not tell: throttled by heat though the core is no hotter."""
+    """The memory is further above the core than it was; where the card does not tell: throttled by
+    heat though the core is no hotter.
+    """
     card = look.card
     if card is None:
         return None
@@ -166,8 +188,8 @@ def power_down(look: Look) -> bool | None:
 def util_down(look: Look) -> bool | None:
     """Kernels run for less of the time, even when the card works hardest: it is kept waiting.
 
-    A card that is kept waiting for long may never work hard any more. Then by the mean, where a request runs at all times: less load
-    than that leaves a card idle for a better reason.
+    A card that is kept waiting for long may never work hard any more. Then by the mean, where a
+    request runs at all times: less load than that leaves a card idle for a better reason.
     """
     if look.card is None:
         return None
@@ -182,13 +204,17 @@ def still_busy(look: Look) -> bool | None:
     if look.card is None:
         return None
     util = look.card.util.log_ratio
-    return util > -STILL_BUSY if util is not None else negated(_fell(look.card.top_util, UTIL_MOVED))
+    return (
+        util > -STILL_BUSY if util is not None else negated(_fell(look.card.top_util, UTIL_MOVED))
+    )
 
 
 def works_alone(look: Look) -> bool | None:
-    """The card works although the server does not: its idlest looks show kernels, and fewer requests run than would keep it busy.
+    """The card works although the server does not: its idlest looks show kernels, and fewer
+    requests run than would keep it busy.
 
-    Where on average less than so many requests run, at least the rest of the time none does; then a card of one server is idle.
+    Where on average less than so many requests run, at least the rest of the time none does; then a
+    card of one server is idle.
     """
     running = look.signs.flow.running.now
     if look.card is None or running is None or running > FEW_RUNNING:
@@ -197,14 +223,17 @@ def works_alone(look: Look) -> bool | None:
 
 
 def more_memory(look: Look) -> bool | None:
-    """Video memory in use has grown without a new start; or another process was seen on the card."""
+    """Video memory in use has grown without a new start; or another process was seen on the
+    card.
+    """
     if look.signs.neighbours is not None:
         return look.signs.neighbours
     rise = None if look.card is None else look.card.vram_used_mib.rise
     return None if rise is None else rise >= VRAM_MIB
 
 
-# -- the server -------------------------------------------------------------------------------------------------------
+# -- the server
+# -------------------------------------------------------------------------------------------------------
 
 
 def waits(look: Look) -> bool | None:
@@ -224,10 +253,13 @@ def acceptance_fell(look: Look) -> bool | None:
 
 def cache_missed(look: Look) -> bool | None:
     """The second of two equal prompts finds nothing of the first (prefix.py)."""
-    return "cache" in look.signs.effects or (False if look.signs.flow.cached_share.now is not None else None)
+    return "cache" in look.signs.effects or (
+        False if look.signs.flow.cached_share.now is not None else None
+    )
 
 
-# -- the story --------------------------------------------------------------------------------------------------------
+# -- the story
+# --------------------------------------------------------------------------------------------------------
 
 
 def restarted(look: Look) -> bool | None:
@@ -246,7 +278,9 @@ def grows(look: Look) -> bool | None:
 
 
 def start_landed(look: Look) -> bool | None:
-    """This start of the process is slower as a whole than starts of this server scatter (starts.py)."""
+    """This start of the process is slower as a whole than starts of this server scatter
+    (starts.py).
+    """
     return "start" in look.signs.effects
 
 
@@ -266,17 +300,24 @@ def decode_felt(look: Look) -> bool | None:
 
 
 def wait_felt(look: Look) -> bool | None:
-    """First tokens come later, or not in time, while decoding is as it was: slow decoding makes a queue, a queue no slow decoding."""
+    """First tokens come later, or not in time, while decoding is as it was: slow decoding makes a
+    queue, a queue no slow decoding.
+    """
     return is_felt(look, ("level", "ttft")) and not is_felt(look, ("decode", "start"))
 
 
 def apart(look: Look) -> bool | None:
-    """Prefill took longer by clearly more than decoding did: clocks and slow states move both, a kernel only its own.
+    """Prefill took longer by clearly more than decoding did: clocks and slow states move both, a
+    kernel only its own.
 
-    Both as ratios of time, beyond their intervals. A constant part of the first token's time (network, host) only hides some of it.
+    Both as ratios of time, beyond their intervals. A constant part of the first token's time
+    (network, host) only hides some of it.
     """
     effects = look.signs.effects
-    ttft, decode = effects.get("ttft"), effects.get("start") or effects.get("decode") or effects.get("steps")
+    ttft, decode = (
+        effects.get("ttft"),
+        effects.get("start") or effects.get("decode") or effects.get("steps"),
+    )
     if ttft is None:
         return False if "ttft" in look.signs.calm else None
     if decode is None and "decode" not in look.signs.calm:

@@ -1,7 +1,9 @@
-"""A replay: stored points through the judges of the daemon, and what they would have opened. Pure; `backtest` and `calibrate` run it.
+"""A replay: stored points through the judges of the daemon, and what they would have opened. Pure;
+`backtest` and `calibrate` run it.
 
-The daemon does the same with new rows (monitor/daemon/drift.py): it feeds them, says the time, and makes the incidents agree with what is
-found. A replay says the time with each canary, and at the latest every ten seconds while other points come in, as the daemon does.
+The daemon does the same with new rows (monitor/daemon/drift.py): it feeds them, says the time, and
+makes the incidents agree with what is found. A replay says the time with each canary, and at the
+latest every ten seconds while other points come in, as the daemon does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from monitor.model import CanaryPoint, Finding, Kind, Point, ServerPoint
 
 TICK_US = 10 * SECOND_US  # monitor/daemon/service.py: JUDGE_AT_LEAST_EVERY_S
 #: The kinds that a detector finds; the incidents of these are its alone.
-KINDS = (Kind.SPEED, Kind.THERMAL, Kind.POWER, Kind.SERVICE_LEVEL, Kind.SLOW_START, Kind.WORKLOAD_SHIFT)
+KINDS = (
+    Kind.SPEED,
+    Kind.THERMAL,
+    Kind.POWER,
+    Kind.SERVICE_LEVEL,
+    Kind.SLOW_START,
+    Kind.WORKLOAD_SHIFT,
+)
 _KINDS = (*(kind.value for kind in KINDS), Kind.CONFIG_CHANGE.value)
 
 
@@ -50,8 +59,9 @@ def known_us(point: Point) -> int:
 
 
 def in_order(canaries: Iterable[CanaryPoint], *readings: Iterable[Point]) -> Iterator[Point]:
-    """All points in the order in which they were known. Canaries come in the order in which they were sent; one that waited long
-    comes after those that were sent later and answered sooner."""
+    """All points in the order in which they were known. Canaries come in the order in which they
+    were sent; one that waited long comes after those that were sent later and answered sooner.
+    """
     return merge(_as_known(canaries), *readings, key=known_us)
 
 
@@ -67,7 +77,9 @@ def _as_known(canaries: Iterable[CanaryPoint]) -> Iterator[CanaryPoint]:
 
 @dataclass(slots=True)
 class Replay:
-    """One target's points through a detector and the judges beside it. `relearn_us`: when something was pinned, in order."""
+    """One target's points through a detector and the judges beside it. `relearn_us`: when something
+    was pinned, in order.
+    """
 
     target: str
     detector: Judging
@@ -76,7 +88,9 @@ class Replay:
     relearn_us: Sequence[int] = ()
     book: Book = field(default_factory=Book)
     now_us: int = 0
-    counts: dict[str, int] = field(default_factory=lambda: {"samples": 0, "server_readings": 0, "gpu_readings": 0})
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"samples": 0, "server_readings": 0, "gpu_readings": 0}
+    )
     _pins: int = 0
     _due_us: int = 0
     _liveness: Liveness = field(init=False)
@@ -88,8 +102,15 @@ class Replay:
         self._answers = Answers(self.target, self.rules, self.book)
 
     def run(self, points: Iterable[Point]) -> Book:
-        """Feed points, in the order in which they were known; the incidents so far. It may be called again with those that follow."""
-        observe, settings, liveness, answers = self.detector.observe, self.settings, self._liveness, self._answers
+        """Feed points, in the order in which they were known; the incidents so far. It may be
+        called again with those that follow.
+        """
+        observe, settings, liveness, answers = (
+            self.detector.observe,
+            self.settings,
+            self._liveness,
+            self._answers,
+        )
         canaries = servers = cards = 0
         now_us, due_us = self.now_us, self._due_us
         for point in points:
@@ -128,4 +149,6 @@ class Replay:
     def _judge(self, now_us: int) -> None:
         changed = self.detector.advance(now_us, self.settings)
         if changed is not False:
-            self.book.reconcile(_KINDS, self.detector.findings(self.target, now_us, self.settings), now_us)
+            self.book.reconcile(
+                _KINDS, self.detector.findings(self.target, now_us, self.settings), now_us
+            )

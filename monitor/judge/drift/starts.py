@@ -1,7 +1,9 @@
-"""Starts of the process and changes of configuration, in time: which came just before an effect, did a start land slow, does it decay?
+"""Starts of the process and changes of configuration, in time: which came just before an effect,
+did a start land slow, does it decay?
 
-A start that lands slow although nothing changed is known from reports (33 or 26 tokens a second, decided when the process is spawned), and
-so is a server that gets slower by the hour until it is started again. Both are told by what the same server did under earlier starts.
+A start that lands slow although nothing changed is known from reports (33 or 26 tokens a second,
+decided when the process is spawned), and so is a server that gets slower by the hour until it is
+started again. Both are told by what the same server did under earlier starts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from monitor.judge.drift.values import HOUR_US, MINUTE_US, DriftSettings, Effect
 from monitor.model import CanaryPoint, Severity
 
 KEEP = 12
-FOLLOWS_US = 15 * MINUTE_US  # facts/drift.md 3.3 b: what begins within this after a change follows it
+FOLLOWS_US = (
+    15 * MINUTE_US
+)  # facts/drift.md 3.3 b: what begins within this after a change follows it
 LEAST_BLOCKS = 3
 LATELY = 12  # blocks
 SCATTERS = 3.0  # beyond what starts of this server scatter
@@ -28,7 +32,9 @@ BETTER = 0.6  # a straight line must leave less than this share of what a single
 
 
 class Change(NamedTuple):
-    """A new start of the process or another digest: when it was, and when a canary first told of it."""
+    """A new start of the process or another digest: when it was, and when a canary first told of
+    it.
+    """
 
     at_us: int
     seen_us: int
@@ -48,7 +54,10 @@ class StartChannel:
         """Take up one canary."""
         if p.process_start_us is not None and p.process_start_us != self.process_start_us:
             if self.process_start_us is not None:
-                self.starts = [*self.starts, Change(max(p.process_start_us, self.process_start_us), p.known_us)][-KEEP:]
+                self.starts = [
+                    *self.starts,
+                    Change(max(p.process_start_us, self.process_start_us), p.known_us),
+                ][-KEEP:]
             self.process_start_us = p.process_start_us
         if p.fingerprint is not None and p.fingerprint != self.digest:
             if self.digest is not None:
@@ -63,23 +72,47 @@ class StartChannel:
         """Likewise the change of the digest."""
         return _before(self.digests, since_us, within_us)
 
-    def effect(self, offsets: Sequence[StartOffset], series: Sequence[tuple[int, float]], settings: DriftSettings) -> Effect | None:
-        """The present start, if it is slower than starts of this server are, by more than anybody would overlook, and still so.
+    def effect(
+        self,
+        offsets: Sequence[StartOffset],
+        series: Sequence[tuple[int, float]],
+        settings: DriftSettings,
+    ) -> Effect | None:
+        """The present start, if it is slower than starts of this server are, by more than anybody
+        would overlook, and still so.
 
-        `series`: residuals of the decode rate, newest last; what has gone away within an hour was warming up.
+        `series`: residuals of the decode rate, newest last; what has gone away within an hour was
+        warming up.
         """
         now = next((o for o in offsets if o.process_start_us == self.process_start_us), None)
-        if now is None or now.others == 0 or now.blocks < LEAST_BLOCKS or (self.accepted_us or now.first_us) > now.first_us:
+        if (
+            now is None
+            or now.others == 0
+            or now.blocks < LEAST_BLOCKS
+            or (self.accepted_us or now.first_us) > now.first_us
+        ):
             return None
         practical = -math.log1p(-settings.practical_pct / 100.0)
-        if now.offset + now.half_width > -practical or now.offset > -(practical + SCATTERS * now.scatter):
+        if now.offset + now.half_width > -practical or now.offset > -(
+            practical + SCATTERS * now.scatter
+        ):
             return None
         lately = [value for _, value in series[-LATELY:]]
         if len(lately) == LATELY and median(lately) > -practical:
             return None
         severity = Severity.PAGE if now.offset < -PAGE_LOSS else Severity.WARNING
-        statistic = {"starts_known": now.others, "scatter_pct": round(100 * now.scatter, 2), "blocks": now.blocks}
-        return Effect("start", Shift.of_log("decode_tok_s", now.offset, now.half_width), now.process_start_us, severity, statistic)
+        statistic = {
+            "starts_known": now.others,
+            "scatter_pct": round(100 * now.scatter, 2),
+            "blocks": now.blocks,
+        }
+        return Effect(
+            "start",
+            Shift.of_log("decode_tok_s", now.offset, now.half_width),
+            now.process_start_us,
+            severity,
+            statistic,
+        )
 
     def accept(self, now_us: int) -> None:
         """What runs now is what is normal."""
@@ -87,16 +120,24 @@ class StartChannel:
 
 
 def _before(changes: Sequence[Change], since_us: int, within_us: int) -> int | None:
-    """The newest change that `since_us` follows. An onset is dated to the begin of its block, so the change may be a little later."""
-    near = [change for change in changes if change.at_us - FOLLOWS_US <= since_us <= change.seen_us + within_us]
+    """The newest change that `since_us` follows. An onset is dated to the begin of its block, so
+    the change may be a little later.
+    """
+    near = [
+        change
+        for change in changes
+        if change.at_us - FOLLOWS_US <= since_us <= change.seen_us + within_us
+    ]
     return near[-1].at_us if near else None
 
 
 def slope_per_h(series: Sequence[tuple[int, float]], start_us: int | None) -> float | None:
-    """Loss per hour of uptime (logarithm, below zero), where residuals fall steadily since the process began; None where they do not.
+    """Loss per hour of uptime (logarithm, below zero), where residuals fall steadily since the
+    process began; None where they do not.
 
-    Hourly medians since the start are fitted by a straight line. It is steady where the slope is far beyond its error, and the line
-    leaves clearly less than the best single step does: what stepped down once did not decay.
+    Hourly medians since the start are fitted by a straight line. It is steady where the slope is
+    far beyond its error, and the line leaves clearly less than the best single step does: what
+    stepped down once did not decay.
     """
     hours = _hours(series, start_us)
     if len(hours) < LEAST_HOURS + 1:
@@ -119,7 +160,11 @@ def _hours(series: Sequence[tuple[int, float]], start_us: int | None) -> list[tu
     for at_us, value in series:
         if at_us >= start_us:
             grouped.setdefault((at_us - start_us) // HOUR_US, []).append(value)
-    return [(hour, median(values)) for hour, values in sorted(grouped.items()) if len(values) >= LEAST_BLOCKS]
+    return [
+        (hour, median(values))
+        for hour, values in sorted(grouped.items())
+        if len(values) >= LEAST_BLOCKS
+    ]
 
 
 def _best_step(values: Sequence[float]) -> float:

@@ -12,15 +12,22 @@ from monitor.model import Cause, Kind, Severity
 LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
 THERMAL = (Cause.HEAT, Cause.MEMORY_HEAT)
 POWER = (Cause.POWER_CAP, Cause.POWER_BRAKE)
-FAMILY: Mapping[Cause, Kind] = {**dict.fromkeys(THERMAL, Kind.THERMAL), **dict.fromkeys(POWER, Kind.POWER)}
+FAMILY: Mapping[Cause, Kind] = {
+    **dict.fromkeys(THERMAL, Kind.THERMAL),
+    **dict.fromkeys(POWER, Kind.POWER),
+}
 KINDS_OF_CARDS = tuple(kind.value for kind in (Kind.THERMAL, Kind.POWER))
 
 
 @dataclass(slots=True)
 class Trouble:
-    """What is open: in plain data, so that it can be stored. Kind, cause and severity are the words of the closed lists."""
+    """What is open: in plain data, so that it can be stored. Kind, cause and severity are the words
+    of the closed lists.
+    """
 
-    name: str  # main, level, thermal, power, config, workload; "thermal UUID" of a card that fell ill by itself
+    # main, level, thermal, power, config, workload; "thermal UUID" of a card that fell ill by
+    # itself
+    name: str
     kind: str
     subject: str
     severity: str
@@ -47,7 +54,9 @@ class Seen:
 
 
 def name_of(cause: Cause) -> str:
-    """Of the trouble that a cause makes: what a card is held back by, or anything else that is slow."""
+    """Of the trouble that a cause makes: what a card is held back by, or anything else that is
+    slow.
+    """
     return FAMILY[cause].value if cause in FAMILY else "main"
 
 

@@ -1,7 +1,9 @@
-"""One root trouble, one finding: what the parts see is put together, given a cause, and kept steady while it is open. Pure.
+"""One root trouble, one finding: what the parts see is put together, given a cause, and kept steady
+while it is open. Pure.
 
-A queue behind a batch job is a service level and not slow decoding too; an early warning of a card and the slower decoding that follows
-are one incident, which gets louder; three cards in one hot room are one. What was named first stays, unless more is proven.
+A queue behind a batch job is a service level and not slow decoding too; an early warning of a card
+and the slower decoding that follows are one incident, which gets louder; three cards in one hot
+room are one. What was named first stays, unless more is proven.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from monitor.judge.drift.trouble import KINDS_OF_CARDS, LOUDNESS, Seen, Trouble,
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, Effect, Signs
 from monitor.model import Cause, Kind, Severity
 
-SETTLE_US = HOUR_US  # so long the newest attribution counts; after that only a better proven one replaces what was named
+# so long the newest attribution counts; after that only a better proven one replaces what was named
+SETTLE_US = HOUR_US
 DECIDE_US = 24 * HOUR_US  # after so long nothing new can be learnt from before and after
-WAIT_US = 5 * MINUTE_US  # a changed digest waits so long for what it may come from: a lowered power limit is in it
+WAIT_US = (
+    5 * MINUTE_US
+)  # a changed digest waits so long for what it may come from: a lowered power limit is in it
 CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
 
 
@@ -28,30 +33,52 @@ def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]
     cards = card_troubles(seen, held, now_us)
     main = _main(seen, cards, held, now_us)
     if main is not None:
-        cards = {name: trouble for name, trouble in cards.items() if not _is_told_with(main, trouble)}
+        cards = {
+            name: trouble for name, trouble in cards.items() if not _is_told_with(main, trouble)
+        }
     if main is not None and main.name != "main":
         cards[main.name], main = main, None
     speed = cards.pop("main", None)
     level = _level(seen, main, cards, held, now_us)
-    if level is not None and main is not None and level.cause == Cause.QUEUEING and main.cause in {Cause.QUEUEING, Cause.UNEXPLAINED}:
+    if (
+        level is not None
+        and main is not None
+        and level.cause == Cause.QUEUEING
+        and main.cause in {Cause.QUEUEING, Cause.UNEXPLAINED}
+    ):
         main = None
-    found = [*cards.values(), main or speed, level, _workload(seen, held, now_us), _config(seen, main, cards, held, now_us)]
+    found = [
+        *cards.values(),
+        main or speed,
+        level,
+        _workload(seen, held, now_us),
+        _config(seen, main, cards, held, now_us),
+    ]
     return [trouble for trouble in found if trouble is not None]
 
 
 def _is_told_with(main: Trouble, card: Trouble) -> bool:
-    """Whether what a card warns of is what explains the trouble that is felt: by its cards, or where nobody warned, by its cause."""
+    """Whether what a card warns of is what explains the trouble that is felt: by its cards, or
+    where nobody warned, by its cause.
+    """
     if "cards" in main.evidence:
-        return family(card.name) == name_of(Cause(str(main.cause))) and bool({*card.evidence["cards"]} & {*main.evidence["cards"]})
+        return family(card.name) == name_of(Cause(str(main.cause))) and bool(
+            {*card.evidence["cards"]} & {*main.evidence["cards"]}
+        )
     return card.name == name_of(Cause(str(main.cause)))
 
 
-# -- speed ------------------------------------------------------------------------------------------------------------
+# -- speed
+# ------------------------------------------------------------------------------------------------------------
 
 
-def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
-    """Slower decoding, first tokens, engine steps or starts, and why. Where a card explains it, it is that card's trouble, by its name;
-    but what was open before its cause was known goes on under its own name: the cause is refined, and nobody is told that it was over."""
+def _main(
+    seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int
+) -> Trouble | None:
+    """Slower decoding, first tokens, engine steps or starts, and why. Where a card explains it, it
+    is that card's trouble, by its name; but what was open before its cause was known goes on under
+    its own name: the cause is refined, and nobody is told that it was over.
+    """
     if not seen.effects:
         return None
     why, first = attribute(seen.signs), _felt_first(held, cards)
@@ -65,16 +92,25 @@ def _main(seen: Seen, cards: Mapping[str, Trouble], held: Mapping[str, Trouble],
     kind = kind if first is None or kind is Kind.CONFIG_CHANGE else Kind(first.kind)
     subject = _subject(kind, seen, why, before)
     severity = max((effect.severity for effect in seen.effects.values()), key=LOUDNESS.index)
-    since_us = min([effect.since_us for effect in seen.effects.values()] + ([before.since_us] if before is not None else []))
+    since_us = min(
+        [effect.since_us for effect in seen.effects.values()]
+        + ([before.since_us] if before is not None else [])
+    )
     opened_us = before.opened_us if before is not None else now_us
     evidence = evidence_of(seen.effects, seen.signs, why)
-    return Trouble(name, kind, subject, severity, since_us, opened_us, cause, score, evidence, [], why.look_at)
+    return Trouble(
+        name, kind, subject, severity, since_us, opened_us, cause, score, evidence, [], why.look_at
+    )
 
 
 def _felt_first(held: Mapping[str, Trouble], cards: Mapping[str, Trouble]) -> Trouble | None:
     """What was felt and is open, and is no card's own warning now."""
     families = ("main", *KINDS_OF_CARDS)
-    open_now = [trouble for name, trouble in held.items() if family(name) in families and (name == "main" or name not in cards)]
+    open_now = [
+        trouble
+        for name, trouble in held.items()
+        if family(name) in families and (name == "main" or name not in cards)
+    ]
     found = sorted(open_now, key=lambda trouble: families.index(family(trouble.name)))
     return next((trouble for trouble in found if "effects" in trouble.evidence), None)
 
@@ -82,14 +118,29 @@ def _felt_first(held: Mapping[str, Trouble], cards: Mapping[str, Trouble]) -> Tr
 def _under(first: Trouble, trouble: Trouble) -> Trouble:
     """A trouble as what is known by now of one that was open before it."""
     since_us = min(first.since_us, trouble.since_us)
-    return replace(trouble, name=first.name, kind=first.kind, subject=first.subject, since_us=since_us, opened_us=first.opened_us)
+    return replace(
+        trouble,
+        name=first.name,
+        kind=first.kind,
+        subject=first.subject,
+        since_us=since_us,
+        opened_us=first.opened_us,
+    )
 
 
 def _explaining(seen: Seen, cards: Mapping[str, Trouble]) -> Trouble | None:
-    """The card's trouble that slows things down: a warning or a page, and its clock is not known to be as it was."""
-    loud = [t for t in cards.values() if t.severity != Severity.INFO and t.cause != Cause.UNEXPLAINED]
+    """The card's trouble that slows things down: a warning or a page, and its clock is not known to
+    be as it was.
+    """
+    loud = [
+        t for t in cards.values() if t.severity != Severity.INFO and t.cause != Cause.UNEXPLAINED
+    ]
     for trouble in sorted(loud, key=lambda t: -t.score):
-        looks = [Look(seen.signs, card) for card in seen.signs.cards if card.uuid in trouble.evidence["cards"]]
+        looks = [
+            Look(seen.signs, card)
+            for card in seen.signs.cards
+            if card.uuid in trouble.evidence["cards"]
+        ]
         if any(clock_down(look) is not False for look in looks):
             return trouble
     return None
@@ -106,7 +157,9 @@ def _louder(trouble: Trouble, seen: Seen, why: Attribution) -> Trouble:
 
 
 def _steady(why: Attribution, before: Trouble | None, now_us: int) -> tuple[Cause, Kind, float]:
-    """The cause as it is named: the newest in the first hour; later only one that is better proven, or where the other is disproven."""
+    """The cause as it is named: the newest in the first hour; later only one that is better proven,
+    or where the other is disproven.
+    """
     if before is None or before.cause in {None, Cause.UNEXPLAINED}:
         return why.cause, why.kind, why.score
     age_us = now_us - before.opened_us
@@ -130,12 +183,17 @@ def _subject(kind: Kind, seen: Seen, why: Attribution, before: Trouble | None) -
 
 
 def evidence_of(effects: Mapping[str, Effect], signs: Signs, why: Attribution) -> dict[str, Any]:
-    """The numbers a finding rests on. The figure at the top is that of the channel that is listed first."""
+    """The numbers a finding rests on. The figure at the top is that of the channel that is listed
+    first.
+    """
     listed = [effects[channel] for channel in (*CHANNEL_ORDER, "level") if channel in effects]
     evidence: dict[str, Any] = {}
     if listed:
         evidence |= figure(listed[0])
-    evidence["effects"] = [{"channel": e.channel, **figure(e), "since_us": e.since_us, "test": dict(e.statistic)} for e in listed]
+    evidence["effects"] = [
+        {"channel": e.channel, **figure(e), "since_us": e.since_us, "test": dict(e.statistic)}
+        for e in listed
+    ]
     evidence["calm"] = list(signs.calm)
     evidence["seen"] = dict(why.seen)
     evidence["readings"] = figures(signs, why.card)
@@ -149,18 +207,33 @@ def evidence_of(effects: Mapping[str, Effect], signs: Signs, why: Attribution) -
 
 
 def figure(effect: Effect) -> dict[str, Any]:
-    """Metric and change in per cent with its interval; of a level, which does not change, the share of canaries that waited too long."""
+    """Metric and change in per cent with its interval; of a level, which does not change, the share
+    of canaries that waited too long.
+    """
     shift = effect.shift
     rounded = [round(value, 2) for value in (shift.change_pct, shift.low_pct, shift.high_pct)]
-    names = ("share_pct", "share_low_pct", "share_high_pct") if effect.channel == "level" else ("change_pct", "low_pct", "high_pct")
+    names = (
+        ("share_pct", "share_low_pct", "share_high_pct")
+        if effect.channel == "level"
+        else ("change_pct", "low_pct", "high_pct")
+    )
     return {"metric": shift.metric, **dict(zip(names, rounded, strict=True))}
 
 
-# -- levels, workload, configuration ----------------------------------------------------------------------------------
+# -- levels, workload, configuration
+# ----------------------------------------------------------------------------------
 
 
-def _level(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
-    """Classes that wait too long, as one trouble; none where something else that is open explains it and came first."""
+def _level(
+    seen: Seen,
+    main: Trouble | None,
+    cards: Mapping[str, Trouble],
+    held: Mapping[str, Trouble],
+    now_us: int,
+) -> Trouble | None:
+    """Classes that wait too long, as one trouble; none where something else that is open explains
+    it and came first.
+    """
     if not seen.levels:
         return None
     before = held.get("level")
@@ -168,7 +241,9 @@ def _level(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held:
     explains = next((t for t in felt if t.cause != Cause.UNEXPLAINED), None)
     if explains is not None and explains.cause != Cause.QUEUEING and before is None:
         explains.severity = Severity.PAGE
-        explains.evidence["levels"] = {name: figure(effect) for name, effect in sorted(seen.levels.items())}
+        explains.evidence["levels"] = {
+            name: figure(effect) for name, effect in sorted(seen.levels.items())
+        }
         return None
     worst = min(seen.levels, key=lambda name: (seen.levels[name].since_us, name))
     signs = _with_level(seen, seen.levels[worst])
@@ -178,14 +253,33 @@ def _level(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held:
     else:
         cause, _, score = _steady(why, before, now_us)
     evidence = evidence_of({"level": seen.levels[worst]}, signs, why)
-    evidence["levels"] = {name: {**figure(effect), **effect.statistic} for name, effect in sorted(seen.levels.items())}
+    evidence["levels"] = {
+        name: {**figure(effect), **effect.statistic} for name, effect in sorted(seen.levels.items())
+    }
     if seen.effects:
         evidence["felt_too"] = [{"channel": e.channel, **figure(e)} for e in seen.effects.values()]
-    goes_on = before is not None and before.subject in seen.levels  # a class that is well again is over, whoever else waits now
+    goes_on = (
+        before is not None and before.subject in seen.levels
+    )  # a class that is well again is over, whoever else waits now
     subject = before.subject if before is not None and goes_on else worst
-    since_us = min([seen.levels[subject].since_us] + ([before.since_us] if before is not None and goes_on else []))
+    since_us = min(
+        [seen.levels[subject].since_us]
+        + ([before.since_us] if before is not None and goes_on else [])
+    )
     opened_us = before.opened_us if before is not None and goes_on else now_us
-    return Trouble("level", Kind.SERVICE_LEVEL, subject, Severity.PAGE, since_us, opened_us, cause, score, evidence, [], why.look_at)
+    return Trouble(
+        "level",
+        Kind.SERVICE_LEVEL,
+        subject,
+        Severity.PAGE,
+        since_us,
+        opened_us,
+        cause,
+        score,
+        evidence,
+        [],
+        why.look_at,
+    )
 
 
 def _with_level(seen: Seen, effect: Effect) -> Signs:
@@ -201,21 +295,58 @@ def _workload(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> Trouble |
         return None
     since_us, usual, now = seen.workload
     change_pct = round(100.0 * (now / usual - 1.0), 1)
-    evidence = {"metric": "prompt_tokens", "change_pct": change_pct, "usual_tokens": round(usual), "tokens": round(now)}
+    evidence = {
+        "metric": "prompt_tokens",
+        "change_pct": change_pct,
+        "usual_tokens": round(usual),
+        "tokens": round(now),
+    }
     opened_us = held["workload"].opened_us if "workload" in held else now_us
-    look_at = "whether the probes still ask what users ask: longer prompts need a probe of their length, and a new pin"
-    return Trouble("workload", Kind.WORKLOAD_SHIFT, "prompt_tokens", Severity.INFO, since_us, opened_us, None, 0.0, evidence, [], look_at)
+    look_at = (
+        "whether the probes still ask what users ask: longer prompts need a probe of "
+        "their length, and a new pin"
+    )
+    return Trouble(
+        "workload",
+        Kind.WORKLOAD_SHIFT,
+        "prompt_tokens",
+        Severity.INFO,
+        since_us,
+        opened_us,
+        None,
+        0.0,
+        evidence,
+        [],
+        look_at,
+    )
 
 
-def _config(seen: Seen, main: Trouble | None, cards: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
-    """Only the digest tells that something changed: said while it is being compared with before, unless a trouble that is open has it."""
-    if seen.changed_us is None or now_us < seen.changed_us + WAIT_US or (main is not None and main.kind == Kind.CONFIG_CHANGE):
+def _config(
+    seen: Seen,
+    main: Trouble | None,
+    cards: Mapping[str, Trouble],
+    held: Mapping[str, Trouble],
+    now_us: int,
+) -> Trouble | None:
+    """Only the digest tells that something changed: said while it is being compared with before,
+    unless a trouble that is open has it.
+    """
+    if (
+        seen.changed_us is None
+        or now_us < seen.changed_us + WAIT_US
+        or (main is not None and main.kind == Kind.CONFIG_CHANGE)
+    ):
         return None
     held_back = [trouble for trouble in (*cards.values(), main) if trouble is not None]
-    if any(t.cause == Cause.POWER_CAP or "power_limit" in t.evidence.get("signs", ()) for t in held_back):  # the limit is in the digest
+    if any(
+        t.cause == Cause.POWER_CAP or "power_limit" in t.evidence.get("signs", ())
+        for t in held_back
+    ):  # the limit is in the digest
         return None
     opened_us = held["config"].opened_us if "config" in held else now_us
     evidence = {"compared": dict(seen.comparisons)}
     look_at = "vllm-canary fingerprint: what changed, and whether it was meant"
     words = ("config", Kind.CONFIG_CHANGE, "fingerprint", Severity.INFO)
-    return Trouble(*words, seen.changed_us, opened_us, Cause.CONFIG_CHANGE, 0.0, evidence, [], look_at)
+    return Trouble(
+        *words, seen.changed_us, opened_us, Cause.CONFIG_CHANGE, 0.0, evidence, [], look_at
+    )

@@ -1,4 +1,6 @@
-"""What the parts of drift detection hand to each other. Changes are natural logarithms of now over before inside, per cent outside."""
+"""What the parts of drift detection hand to each other. Changes are natural logarithms of now over
+before inside, per cent outside.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ DAY_US = 24 * HOUR_US
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """Thresholds. The defaults need no tuning; `false_alarms_per_month` is the one knob for people, the rest is for `backtest --set`."""
+    """Thresholds. The defaults need no tuning; `false_alarms_per_month` is the one knob for people,
+    the rest is for `backtest --set`.
+    """
 
     false_alarms_per_month: float = 0.05  # pages a target may cost in 30 days by chance
     block_s: float = 300.0  # canaries are judged in blocks of this length, by their median
-    grace_s: float = 30.0  # a block is closed this long after its end: canaries under way may still come in
+    grace_s: float = (
+        30.0  # a block is closed this long after its end: canaries under way may still come in
+    )
     block_samples: int = 3  # fewer say nothing
     learn_h: float = 12.0  # what is normal is learnt from at least so many hours of blocks,
     learn_blocks: int = 96  # and so many of them
@@ -30,13 +36,23 @@ class DriftSettings:
     small_drop: float = 0.03  # the two sizes the sequential tests look for
     large_drop: float = 0.08
     practical_pct: float = 1.5  # less than this is nobody's business, however sure
-    levels: Mapping[str, float] = field(default_factory=dict)  # milliseconds to the first token that a traffic class may take
-    thermal_duty_points: float = 2.0  # of a card's time throttled for heat, above what is usual for it, in per cent of time
+    levels: Mapping[str, float] = field(
+        default_factory=dict
+    )  # milliseconds to the first token that a traffic class may take
+    thermal_duty_points: float = (
+        2.0  # of a card's time throttled for heat, above what is usual for it, in per cent of time
+    )
     margin_c: float = 5.0  # degrees to a card's own limit, below which it is warned of
-    memory_max_c: float | None = None  # where the memory of these cards throttles, for cards that do not tell (a V100: 85)
+    memory_max_c: float | None = (
+        None  # where the memory of these cards throttles, for cards that do not tell (a V100: 85)
+    )
     residual_c: float = 4.0  # degrees that a card is hotter than its power explains
-    card_step_s: float = 60.0  # cards are judged in steps of this length: the "minutes" of their rules
-    clock_sds: float = 4.0  # standard deviations that a card's busy clock is below what it does at this temperature and power
+    card_step_s: float = (
+        60.0  # cards are judged in steps of this length: the "minutes" of their rules
+    )
+    # standard deviations that a card's busy clock is below what it does at this temperature and
+    # power
+    clock_sds: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,9 @@ class Shift:
     @classmethod
     def of_log(cls, metric: str, log_ratio: float, half_width: float) -> Shift:
         """From the logarithm of now over before and the half width of its interval."""
-        return cls(metric, _pct(log_ratio), _pct(log_ratio - half_width), _pct(log_ratio + half_width))
+        return cls(
+            metric, _pct(log_ratio), _pct(log_ratio - half_width), _pct(log_ratio + half_width)
+        )
 
 
 def _pct(log_ratio: float) -> float:
@@ -66,12 +84,16 @@ class Effect:
     shift: Shift
     since_us: int  # the dated onset, not the moment of the alarm
     severity: Severity
-    statistic: Mapping[str, Any] = field(default_factory=dict)  # the numbers of the test that raised it
+    statistic: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # the numbers of the test that raised it
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something about a card that will be felt, before it is felt. `sign` names it, for example thermal_duty."""
+    """Something about a card that will be felt, before it is felt. `sign` names it, for example
+    thermal_duty.
+    """
 
     sign: str
     subject: str  # the card's UUID
@@ -83,7 +105,9 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """Whether a part of detection works yet. `what` for people, `detail` says from how much was learnt, or what is still missing."""
+    """Whether a part of detection works yet. `what` for people, `detail` says from how much was
+    learnt, or what is still missing.
+    """
 
     what: str
     armed: bool
@@ -112,7 +136,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class CardSigns:
-    """What one card shows since an effect began, beside its reference under like utilisation. Duties are shares of time, 0..1."""
+    """What one card shows since an effect began, beside its reference under like utilisation.
+    Duties are shares of time, 0..1.
+    """
 
     uuid: str
     temp_c: Pair = Pair()
@@ -131,7 +157,9 @@ class CardSigns:
     top_util: Pair = Pair()  # of the busiest looks: the ceiling, which load does not move
     top_power_w: Pair = Pair()  # likewise
     idle_util: Pair = Pair()  # of the idlest looks
-    missing: tuple[str, ...] = ()  # readings that this card or exporter does not offer and a proof would need
+    missing: tuple[
+        str, ...
+    ] = ()  # readings that this card or exporter does not offer and a proof would need
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +183,16 @@ class FlowSigns:
 class Signs:
     """All that attribution may look at."""
 
-    effects: Mapping[str, Effect]  # by channel: decode, ttft, … ; one that is not there did not move
+    effects: Mapping[
+        str, Effect
+    ]  # by channel: decode, ttft, … ; one that is not there did not move
     calm: tuple[str, ...]  # channels that are armed and did not move
     cards: tuple[CardSigns, ...] = ()
     flow: FlowSigns = FlowSigns()
     since_us: int = 0
     restarted_us: int | None = None  # the process start that the effect follows within minutes
     digest_changed_us: int | None = None  # likewise a change of the fingerprint
-    slope_per_h: float | None = None  # loss per hour of uptime (log), where it grows steadily since a start
+    slope_per_h: float | None = (
+        None  # loss per hour of uptime (log), where it grows steadily since a start
+    )
     neighbours: bool | None = None  # another process on the card, where that can be seen

@@ -1,8 +1,9 @@
 """Before and after a change of configuration: two samples under like load, not the drift detector.
 
-When the digest changes, the canaries before it are kept as they are and compared with those after it, probe by probe and load by load:
-a rank test (Mann and Whitney 1947), stratified by adding up over probes and loads (van Elteren 1960), and the Hodges-Lehmann estimate of
-the shift with its interval. What cannot be compared (a load or a probe that one side did not meet) is left out.
+When the digest changes, the canaries before it are kept as they are and compared with those after
+it, probe by probe and load by load: a rank test (Mann and Whitney 1947), stratified by adding up
+over probes and loads (van Elteren 1960), and the Hodges-Lehmann estimate of the shift with its
+interval. What cannot be compared (a load or a probe that one side did not meet) is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ LEAST_AFTER = 12  # canaries after the change, over all strata, before anything 
 LEAST_AFTER_US = HOUR_US // 4  # and they cover a quarter of an hour
 LOAD_BIN = 0.4  # width of a load stratum in ln(1 + mates)
 P_VALUE = 1e-3
-WANDER = {"decode": 0.005, "ttft": 0.03}  # what a level moves by itself within hours (standard deviation, logarithm): no test may be surer
+WANDER = {
+    "decode": 0.005,
+    "ttft": 0.03,
+}  # what a level moves by itself within hours (standard deviation, logarithm): no test may be surer
 OPEN_US = 24 * HOUR_US  # a comparison is over after a day
 
 
@@ -85,7 +89,9 @@ class ChangeWindow:
     window: Window | None = None
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:  # noqa: ARG002 - fed like the other parts
-        """Take in one canary; only warm good ones count. Cheap: what they are worth is only asked at a change."""
+        """Take in one canary; only warm good ones count. Cheap: what they are worth is only asked
+        at a change.
+        """
         if p.outcome != "ok" or p.phase != "warm":
             return
         if p.fingerprint is not None and p.fingerprint != self.digest:
@@ -109,11 +115,17 @@ class ChangeWindow:
         return self.names.index(name)
 
     def open(self, before: str, after: str, at_us: int) -> None:
-        """A change: what was seen until now is the reference, and stays as it is. Back within a window: its reference goes on."""
+        """A change: what was seen until now is the reference, and stays as it is. Back within a
+        window: its reference goes on.
+        """
         kept = self.window
-        if kept is not None and kept.before_digest == after:  # rolled back: compare with what was before the way back
+        if (
+            kept is not None and kept.before_digest == after
+        ):  # rolled back: compare with what was before the way back
             kept = None
-        reference = kept.before if kept is not None and len(kept.after) < LEAST_AFTER else self.recent
+        reference = (
+            kept.before if kept is not None and len(kept.after) < LEAST_AFTER else self.recent
+        )
         self.window = Window(before, after, at_us, list(reference))
         self.recent = []
 
@@ -123,9 +135,17 @@ class ChangeWindow:
             self.window = None
 
     def compare(self, settings: DriftSettings) -> list[Comparison]:
-        """Decode and time to first token after the change against before; empty while there is no change to look at."""
+        """Decode and time to first token after the change against before; empty while there is no
+        change to look at.
+        """
         window = self.window
-        return [] if window is None else [_compare(channel, metric, window, settings) for channel, metric in METRICS.items()]
+        return (
+            []
+            if window is None
+            else [
+                _compare(channel, metric, window, settings) for channel, metric in METRICS.items()
+            ]
+        )
 
     def armed(self, settings: DriftSettings) -> bool:  # noqa: ARG002
         """Whether a change that comes now could be compared with something."""
@@ -151,11 +171,21 @@ def _values(kept: Kept) -> Iterable[tuple[str, Value]]:
         completion_tokens=kept.completion_tokens, running=kept.running, waiting=kept.waiting,
         other_prompt_tokens=kept.other_prompt_tokens, other_generation_tokens=kept.other_generation_tokens,
     )  # fmt: skip
-    if p.decode_tok_s is not None and 0 < p.decode_tok_s < math.inf and (p.completion_tokens is None or p.completion_tokens >= 8):
-        yield _stratum("decode", kept.name, decode_load(p)), Value(p.known_us, round(math.log(p.decode_tok_s), 6))
+    if (
+        p.decode_tok_s is not None
+        and 0 < p.decode_tok_s < math.inf
+        and (p.completion_tokens is None or p.completion_tokens >= 8)
+    ):
+        yield (
+            _stratum("decode", kept.name, decode_load(p)),
+            Value(p.known_us, round(math.log(p.decode_tok_s), 6)),
+        )
     wait = None if p.ttft_ms is None else p.ttft_ms - (p.queue_ms or 0.0)
     if wait is not None and 0 < wait < math.inf:
-        yield _stratum("ttft", kept.name, wait_load(p)), Value(p.known_us, round(-math.log(wait), 6))
+        yield (
+            _stratum("ttft", kept.name, wait_load(p)),
+            Value(p.known_us, round(-math.log(wait), 6)),
+        )
 
 
 def _stratum(channel: str, name: int, load: Load) -> str:
@@ -169,10 +199,14 @@ def _compare(channel: str, metric: str, window: Window, settings: DriftSettings)
     pairs = [
         ([v.value for v in earlier[name][-KEPT_BEFORE:]], [v.value for v in after[:KEPT_AFTER]])
         for name, after in sorted(later.items())
-        if name.startswith(channel) and len(after) >= LEAST_EACH and len(earlier.get(name, ())) >= LEAST_EACH
+        if name.startswith(channel)
+        and len(after) >= LEAST_EACH
+        and len(earlier.get(name, ())) >= LEAST_EACH
     ]
     before, after_n = sum(len(b) for b, _ in pairs), sum(len(a) for _, a in pairs)
-    times = [v.known_us for name, values in later.items() if name.startswith(channel) for v in values]
+    times = [
+        v.known_us for name, values in later.items() if name.startswith(channel) for v in values
+    ]
     if after_n < LEAST_AFTER or max(times) - min(times) < LEAST_AFTER_US:
         return Comparison(channel, "not enough yet", None, None, before, after_n)
     estimate, half = hodges_lehmann(pairs)
@@ -181,7 +215,9 @@ def _compare(channel: str, metric: str, window: Window, settings: DriftSettings)
     practical = practical_log(channel, settings)
     sign = 1 if channel == "decode" else -1
     shift = Shift.of_log(metric, sign * estimate, half)
-    return Comparison(channel, _verdict(estimate, half, p_value, practical), shift, p_value, before, after_n)
+    return Comparison(
+        channel, _verdict(estimate, half, p_value, practical), shift, p_value, before, after_n
+    )
 
 
 def practical_log(channel: str, settings: DriftSettings) -> float:
@@ -195,11 +231,15 @@ def _verdict(estimate: float, half: float, p_value: float, practical: float) -> 
     return "same" if abs(estimate) + half <= 2 * practical else "not enough yet"
 
 
-def hodges_lehmann(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:
-    """Median of all differences after - before within strata, and the half width of its 95 % interval.
+def hodges_lehmann(
+    strata: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[float, float]:
+    """Median of all differences after - before within strata, and the half width of its 95 %
+    interval.
 
-    The interval takes the ordered differences as far from the middle as the rank statistic may stray: 1.96 x sqrt(sum mn(m+n+1)/12)
-    (Hollander, Wolfe and Chicken 2014, 4.3), summed over strata.
+    The interval takes the ordered differences as far from the middle as the rank statistic may
+    stray: 1.96 x sqrt(sum mn(m+n+1)/12) (Hollander, Wolfe and Chicken 2014, 4.3), summed over
+    strata.
     """
     differences = sorted(a - b for before, after in strata for b in before for a in after)
     reach = 1.96 * math.sqrt(sum(len(b) * len(a) * (len(b) + len(a) + 1) for b, a in strata) / 12.0)
@@ -211,7 +251,9 @@ def hodges_lehmann(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 
 def rank_test(strata: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """Two-sided p-value that both sides are alike in every stratum (normal approximation, ties counted half)."""
+    """Two-sided p-value that both sides are alike in every stratum (normal approximation, ties
+    counted half).
+    """
     centred, variance = 0.0, 0.0
     for before, after in strata:
         m, n = len(before), len(after)

@@ -17,7 +17,9 @@ def throttled() -> tuple[CardChannel, int]:
     return story.channel(), story.points[-1].at_us
 
 
-def without(cards: dict[str, CardChannel], begin_us: int, hours: int, every_us: int = 5 * MINUTE_US) -> list[str]:
+def without(
+    cards: dict[str, CardChannel], begin_us: int, hours: int, every_us: int = 5 * MINUTE_US
+) -> list[str]:
     """So many hours in which only GPU-2 is polled; which cards are to be forgotten in the end."""
     forget: list[str] = []
     present = cards.setdefault("GPU-2", CardChannel("GPU-2"))
@@ -45,7 +47,10 @@ def test_meanwhile_it_is_told_when_it_was_last_seen() -> None:
     assert "not seen" not in now.summary
     without({"GPU-1": gone}, last_us, 3)
     (later,) = gone.warnings(SETTINGS)
-    assert "card GPU-1 (not seen since 2023-11-14 23:31 UTC) is held back for heat 90 % of the time" in later.summary
+    assert (
+        "card GPU-1 (not seen since 2023-11-14 23:31 UTC) is held back for heat 90 % of the time"
+        in later.summary
+    )
     assert later.evidence["not_seen_since"] == "2023-11-14 23:31 UTC"
 
 
@@ -61,7 +66,15 @@ def test_samples_that_name_the_worst_card_say_nothing_about_the_others() -> None
     quiet, _ = throttled()
     worst = CardChannel("GPU-2")
     for hour in range(48):
-        assert call_roll({"GPU-1": quiet, "GPU-2": worst}, worst.attendance, START_US + (2 + hour) * HOUR_US, WEEK_US) == []
+        assert (
+            call_roll(
+                {"GPU-1": quiet, "GPU-2": worst},
+                worst.attendance,
+                START_US + (2 + hour) * HOUR_US,
+                WEEK_US,
+            )
+            == []
+        )
         worst.attendance.note(START_US + (2 + hour) * HOUR_US, polled=False)
     assert signs_of(quiet) == ["thermal_duty"]
 

@@ -22,7 +22,11 @@ def closed(times_s: list[float], now_s: float) -> list[tuple[int, list[float]]]:
 
 
 def test_the_grid_begins_at_the_first_point() -> None:
-    assert closed([1000.0, 1299.0, 1300.0, 1601.0], 3000.0) == [(0, [1000.0, 1299.0]), (1, [1300.0]), (2, [1601.0])]
+    assert closed([1000.0, 1299.0, 1300.0, 1601.0], 3000.0) == [
+        (0, [1000.0, 1299.0]),
+        (1, [1300.0]),
+        (2, [1601.0]),
+    ]
 
 
 def test_a_block_closes_when_its_grace_is_over_and_not_before() -> None:
@@ -42,7 +46,10 @@ def test_a_point_of_a_closed_block_is_dropped_and_counted() -> None:
     assert (blocks.late, blocks.points) == (1, [])
 
 
-@pytest.mark.parametrize("looks_s", [[3000.0], [300.0, 331.0, 640.0, 1000.0, 3000.0], [float(s) for s in range(0, 3001, 7)]])
+@pytest.mark.parametrize(
+    "looks_s",
+    [[3000.0], [300.0, 331.0, 640.0, 1000.0, 3000.0], [float(s) for s in range(0, 3001, 7)]],
+)
 def test_how_often_the_time_is_told_changes_nothing(looks_s: list[float]) -> None:
     points, found = [0.0, 10.0, 290.0, 301.0, 905.0, 1801.0], []
     blocks: OpenBlocks[float] = OpenBlocks()

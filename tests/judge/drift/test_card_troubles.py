@@ -1,4 +1,6 @@
-"""Several cards: which of them a trouble is named after, since when, and which of them share one."""
+"""Several cards: which of them a trouble is named after, since when, and which of them share
+one.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +9,76 @@ from collections.abc import Sequence
 from monitor.judge.drift.findings import finding_of
 from monitor.judge.drift.trouble import Seen, Trouble
 from monitor.judge.drift.troubles import judge
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, CardSigns, Effect, Pair, Shift, Signs, Warned
+from monitor.judge.drift.values import (
+    HOUR_US,
+    MINUTE_US,
+    CardSigns,
+    Effect,
+    Pair,
+    Shift,
+    Signs,
+    Warned,
+)
 from monitor.model import Cause, Severity
 
 NOW_US = 1_700_000_000_000_000
 HOT = {"cause": Cause.HEAT.value}
 
 
-def hot(uuid: str, minutes_ago: float, severity: Severity = Severity.WARNING, sign: str = "thermal_duty") -> Warned:
+def hot(
+    uuid: str, minutes_ago: float, severity: Severity = Severity.WARNING, sign: str = "thermal_duty"
+) -> Warned:
     since_us = NOW_US - round(minutes_ago * MINUTE_US)
-    return Warned(sign, uuid, severity, since_us, {**HOT, "temp_c": 90.0}, f"card {uuid} is held back. Look at fans.")
+    return Warned(
+        sign,
+        uuid,
+        severity,
+        since_us,
+        {**HOT, "temp_c": 90.0},
+        f"card {uuid} is held back. Look at fans.",
+    )
 
 
 def capped(uuid: str, minutes_ago: float) -> Warned:
-    return Warned("power_limit", uuid, Severity.WARNING, NOW_US - round(minutes_ago * MINUTE_US), {"cause": Cause.POWER_CAP.value}, "")
+    return Warned(
+        "power_limit",
+        uuid,
+        Severity.WARNING,
+        NOW_US - round(minutes_ago * MINUTE_US),
+        {"cause": Cause.POWER_CAP.value},
+        "",
+    )
 
 
 def slow(uuid: str, minutes_ago: float) -> Warned:
-    return Warned("clock_deficit", uuid, Severity.WARNING, NOW_US - round(minutes_ago * MINUTE_US), {}, f"card {uuid} runs slower.")
+    return Warned(
+        "clock_deficit",
+        uuid,
+        Severity.WARNING,
+        NOW_US - round(minutes_ago * MINUTE_US),
+        {},
+        f"card {uuid} runs slower.",
+    )
 
 
 def opened(*rounds: Sequence[Warned]) -> dict[str, Trouble]:
     """What is open after these rounds of warnings, a minute apart."""
     held: dict[str, Trouble] = {}
     for number, warnings in enumerate(rounds):
-        held = {trouble.name: trouble for trouble in judge(Seen({}, {}, warnings, Signs({}, ())), held, NOW_US + number * MINUTE_US)}
+        held = {
+            trouble.name: trouble
+            for trouble in judge(
+                Seen({}, {}, warnings, Signs({}, ())), held, NOW_US + number * MINUTE_US
+            )
+        }
     return held
 
 
 def told(held: dict[str, Trouble]) -> list[tuple[str, float, list[str]]]:
     """Subject, minutes since it began, and cards of each."""
-    return [(t.subject, (NOW_US - t.since_us) / MINUTE_US, t.evidence["cards"]) for t in held.values()]
+    return [
+        (t.subject, (NOW_US - t.since_us) / MINUTE_US, t.evidence["cards"]) for t in held.values()
+    ]
 
 
 def test_cards_that_fall_ill_within_minutes_are_one_trouble_named_after_the_first() -> None:
@@ -56,7 +97,11 @@ def test_a_trouble_goes_on_under_its_name_when_the_other_one_is_over() -> None:
     both = [hot("GPU-1", 120), hot("GPU-2", 3)]
     held = opened(both[:1], both, both[1:])
     assert told(held) == [("GPU-2", 3.0, ["GPU-2"])]
-    assert held == {name: trouble for name, trouble in opened(both[:1], both).items() if trouble.subject == "GPU-2"}
+    assert held == {
+        name: trouble
+        for name, trouble in opened(both[:1], both).items()
+        if trouble.subject == "GPU-2"
+    }
 
 
 def test_a_card_stays_in_the_trouble_it_is_in_whichever_sign_shows_it() -> None:
@@ -65,7 +110,9 @@ def test_a_card_stays_in_the_trouble_it_is_in_whichever_sign_shows_it() -> None:
     assert told(held) == [("GPU-1", 20.0, ["GPU-1", "GPU-2"])]
 
 
-def test_of_two_that_were_one_the_second_is_named_with_its_own_beginning_when_the_first_is_well() -> None:
+def test_of_two_that_were_one_the_second_is_named_with_its_own_beginning_when_the_first_is_well() -> (
+    None
+):
     both = [hot("GPU-1", 20), hot("GPU-2", 12)]
     held = opened(both, both[1:])
     assert told(held) == [("GPU-2", 12.0, ["GPU-2"])]
@@ -85,7 +132,10 @@ def test_the_card_that_a_trouble_is_named_after_is_told_first() -> None:
 
 def test_a_hot_card_and_one_with_a_lower_limit_are_two() -> None:
     held = opened([hot("GPU-1", 5), capped("GPU-2", 5)])
-    assert sorted((t.kind, t.subject) for t in held.values()) == [("power", "GPU-2"), ("thermal", "GPU-1")]
+    assert sorted((t.kind, t.subject) for t in held.values()) == [
+        ("power", "GPU-2"),
+        ("thermal", "GPU-1"),
+    ]
 
 
 def test_a_card_that_was_well_for_hours_does_not_return_into_a_trouble_of_others() -> None:
@@ -95,24 +145,58 @@ def test_a_card_that_was_well_for_hours_does_not_return_into_a_trouble_of_others
 
 
 def test_a_low_clock_is_dated_to_the_card_that_still_has_it() -> None:
-    held = opened([slow("GPU-1", 300)], [slow("GPU-1", 300), slow("GPU-2", 10)], [slow("GPU-2", 10)], [slow("GPU-2", 10)])
+    held = opened(
+        [slow("GPU-1", 300)],
+        [slow("GPU-1", 300), slow("GPU-2", 10)],
+        [slow("GPU-2", 10)],
+        [slow("GPU-2", 10)],
+    )
     assert told(held) == [("decode", 300.0, ["GPU-2"])]  # one and the same slow target: it goes on
     apart = opened([slow("GPU-1", 300)], [slow("GPU-2", 10)])
     assert told(apart) == [("decode", 10.0, ["GPU-2"])]
 
 
 def test_what_was_felt_before_any_card_said_why_is_what_the_card_says_now() -> None:
-    felt = Trouble("thermal", "thermal", "GPU-1", "warning", NOW_US - HOUR_US, NOW_US - HOUR_US, "heat", 6.0, {"effects": []})
-    effect = Effect("decode", Shift("decode_tok_s", -8.0, -9.0, -7.0), NOW_US - HOUR_US, Severity.WARNING)
-    signs = Signs({"decode": effect}, (), (CardSigns("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),), since_us=NOW_US - HOUR_US)
-    (found,) = judge(Seen({"decode": effect}, {}, [hot("GPU-2", 2)], signs), {"thermal": felt}, NOW_US)
+    felt = Trouble(
+        "thermal",
+        "thermal",
+        "GPU-1",
+        "warning",
+        NOW_US - HOUR_US,
+        NOW_US - HOUR_US,
+        "heat",
+        6.0,
+        {"effects": []},
+    )
+    effect = Effect(
+        "decode", Shift("decode_tok_s", -8.0, -9.0, -7.0), NOW_US - HOUR_US, Severity.WARNING
+    )
+    signs = Signs(
+        {"decode": effect},
+        (),
+        (CardSigns("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),),
+        since_us=NOW_US - HOUR_US,
+    )
+    (found,) = judge(
+        Seen({"decode": effect}, {}, [hot("GPU-2", 2)], signs), {"thermal": felt}, NOW_US
+    )
     assert (found.name, found.subject, found.since_us) == ("thermal", "GPU-1", NOW_US - HOUR_US)
 
 
 def test_one_card_is_felt_and_the_other_goes_on() -> None:
     effect = Effect("decode", Shift("decode_tok_s", -8.0, -9.0, -7.0), NOW_US, Severity.WARNING)
-    cards = (CardSigns("GPU-1", sm_clock_mhz=Pair(1980.0, 1980.0)), CardSigns("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)))
+    cards = (
+        CardSigns("GPU-1", sm_clock_mhz=Pair(1980.0, 1980.0)),
+        CardSigns("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),
+    )
     both = [hot("GPU-1", 120), hot("GPU-2", 3)]
     held = opened(both[:1], both)
-    found = judge(Seen({"decode": effect}, {}, both, Signs({"decode": effect}, (), cards, since_us=NOW_US)), held, NOW_US)
-    assert sorted((t.subject, t.severity) for t in found) == [("GPU-1", "warning"), ("GPU-2", "page")]
+    found = judge(
+        Seen({"decode": effect}, {}, both, Signs({"decode": effect}, (), cards, since_us=NOW_US)),
+        held,
+        NOW_US,
+    )
+    assert sorted((t.subject, t.severity) for t in found) == [
+        ("GPU-1", "warning"),
+        ("GPU-2", "page"),
+    ]

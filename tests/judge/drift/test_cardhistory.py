@@ -8,7 +8,9 @@ from monitor.judge.drift.values import DAY_US, HOUR_US, MINUTE_US
 
 
 def minute(at: int, clock: float = 1980.0, util: float = 0.9, **changes: object) -> Stretch:
-    return Stretch(at * MINUTE_US, 1, 1, temp_c=60.0, sm_clock_mhz=clock, util=util, power_w=400.0)._replace(**changes)
+    return Stretch(
+        at * MINUTE_US, 1, 1, temp_c=60.0, sm_clock_mhz=clock, util=util, power_w=400.0
+    )._replace(**changes)
 
 
 def history(*minutes: Stretch) -> CardHistory:
@@ -19,13 +21,17 @@ def history(*minutes: Stretch) -> CardHistory:
 
 
 def test_now_stands_beside_before() -> None:
-    card = history(*[minute(at) for at in range(60)], *[minute(at, clock=1700.0) for at in range(60, 120)])
+    card = history(
+        *[minute(at) for at in range(60)], *[minute(at, clock=1700.0) for at in range(60, 120)]
+    )
     signs = card.signs("GPU-1", (0, HOUR_US), (HOUR_US, 2 * HOUR_US), ())
     assert (signs.sm_clock_mhz.before, signs.sm_clock_mhz.now) == (1980.0, 1700.0)
 
 
 def test_a_few_minutes_are_enough_for_now() -> None:
-    card = history(*[minute(at) for at in range(60)], *[minute(at, clock=1700.0) for at in range(60, 63)])
+    card = history(
+        *[minute(at) for at in range(60)], *[minute(at, clock=1700.0) for at in range(60, 63)]
+    )
     assert card.signs("GPU-1", (0, HOUR_US), (HOUR_US, 2 * HOUR_US), ()).sm_clock_mhz.now == 1700.0
 
 
@@ -36,17 +42,30 @@ def test_before_is_taken_under_like_utilisation() -> None:
     signs = card.signs("GPU-1", (0, 2 * HOUR_US), (2 * HOUR_US, 3 * HOUR_US), ())
     assert signs.sm_clock_mhz.before == 1980.0
     assert signs.util.before is not None
-    assert 0.5 < signs.util.before < 0.7  # of all the time: compared with its like a neighbour could not be seen
+    assert (
+        0.5 < signs.util.before < 0.7
+    )  # of all the time: compared with its like a neighbour could not be seen
 
 
 def test_a_time_that_nothing_is_known_of_is_unknown() -> None:
-    signs = history(minute(0)).signs("GPU-1", (5 * HOUR_US, 6 * HOUR_US), (7 * HOUR_US, 8 * HOUR_US), ("power",))
-    assert (signs.sm_clock_mhz.before, signs.sm_clock_mhz.now, signs.missing) == (None, None, ("power",))
+    signs = history(minute(0)).signs(
+        "GPU-1", (5 * HOUR_US, 6 * HOUR_US), (7 * HOUR_US, 8 * HOUR_US), ("power",)
+    )
+    assert (signs.sm_clock_mhz.before, signs.sm_clock_mhz.now, signs.missing) == (
+        None,
+        None,
+        ("power",),
+    )
 
 
 def test_days_ago_is_known_by_the_hour() -> None:
-    card = history(*[minute(at, clock=1980.0 if at < 24 * 60 else 1700.0) for at in range(3 * 24 * 60)])
-    assert card.signs("GPU-1", (0, DAY_US - HOUR_US), (2 * DAY_US, 3 * DAY_US), ()).sm_clock_mhz.before == 1980.0
+    card = history(
+        *[minute(at, clock=1980.0 if at < 24 * 60 else 1700.0) for at in range(3 * 24 * 60)]
+    )
+    assert (
+        card.signs("GPU-1", (0, DAY_US - HOUR_US), (2 * DAY_US, 3 * DAY_US), ()).sm_clock_mhz.before
+        == 1980.0
+    )
     assert len(card.minutes) + len(card.blocks) + len(card.hours) < 250
 
 
@@ -56,11 +75,16 @@ def test_after_a_gap_blocks_go_on_on_the_same_grid() -> None:
 
 
 def test_what_is_dated_later_can_be_forgotten_and_blocks_go_on_on_the_same_grid() -> None:
-    card = history(*[minute(at) for at in range(12)], *[minute(at) for at in range(500_000, 500_012)])
+    card = history(
+        *[minute(at) for at in range(12)], *[minute(at) for at in range(500_000, 500_012)]
+    )
     card.forget_after(12 * MINUTE_US)
     assert [one.at_us // MINUTE_US for one in card.minutes] == list(range(4, 12))
     assert [block.at_us // MINUTE_US for block in card.blocks] == [0, 5, 10]
     for at in range(13, 21):
         card.add(minute(at))
     assert [block.at_us // MINUTE_US for block in card.blocks] == [0, 5, 10, 10, 15]
-    assert card.signs("GPU-1", (0, 10 * MINUTE_US), (10 * MINUTE_US, HOUR_US), ()).sm_clock_mhz.now == 1980.0
+    assert (
+        card.signs("GPU-1", (0, 10 * MINUTE_US), (10 * MINUTE_US, HOUR_US), ()).sm_clock_mhz.now
+        == 1980.0
+    )

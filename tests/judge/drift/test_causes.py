@@ -1,4 +1,6 @@
-"""From signs to causes: each row of the attribution table, and what is said when a proof cannot be seen."""
+"""From signs to causes: each row of the attribution table, and what is said when a proof cannot be
+seen.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,29 @@ SAME = CardSigns(
     top_util=Pair(0.95, 0.95),
     top_power_w=Pair(405.0, 405.0),
 )
-QUIET = FlowSigns(running=Pair(4.0, 4.0), waiting=Pair(0.0, 0.0), queue_ms=Pair(1.0, 1.0), spec_acceptance=Pair(0.7, 0.7))
+QUIET = FlowSigns(
+    running=Pair(4.0, 4.0),
+    waiting=Pair(0.0, 0.0),
+    queue_ms=Pair(1.0, 1.0),
+    spec_acceptance=Pair(0.7, 0.7),
+)
 
 
 def effect(channel: str, change_pct: float = -8.0) -> Effect:
-    metric = {"decode": "decode_tok_s", "ttft": "ttft_ms", "start": "decode_tok_s"}.get(channel, channel)
-    return Effect(channel, Shift(metric, change_pct, change_pct - 1.0, change_pct + 1.0), 0, Severity.WARNING)
+    metric = {"decode": "decode_tok_s", "ttft": "ttft_ms", "start": "decode_tok_s"}.get(
+        channel, channel
+    )
+    return Effect(
+        channel, Shift(metric, change_pct, change_pct - 1.0, change_pct + 1.0), 0, Severity.WARNING
+    )
 
 
-def signs(card: CardSigns | None = SAME, flow: FlowSigns = QUIET, felt: Mapping[str, float] | None = None, **more: Any) -> Signs:
+def signs(
+    card: CardSigns | None = SAME,
+    flow: FlowSigns = QUIET,
+    felt: Mapping[str, float] | None = None,
+    **more: Any,
+) -> Signs:
     felt = {"decode": -8.0} if felt is None else felt
     effects = {channel: effect(channel, change) for channel, change in felt.items()}
     return Signs(effects, calm=(), cards=() if card is None else (card,), flow=flow, **more)
@@ -57,9 +73,19 @@ CAPPED = replace(
     SAME, temp_c=Pair(55.0, 47.0), sm_clock_mhz=Pair(1980.0, 1640.0), power_w=Pair(400.0, 300.0), power_limit_w=Pair(700.0, 300.0),
     power_duty=Pair(0.0, 0.95), top_power_w=Pair(405.0, 300.0),
 )  # fmt: skip
-BRAKED = replace(SAME, temp_c=Pair(55.0, 40.0), sm_clock_mhz=Pair(1980.0, 990.0), power_w=Pair(400.0, 180.0), brake_duty=Pair(0.0, 0.9))
+BRAKED = replace(
+    SAME,
+    temp_c=Pair(55.0, 40.0),
+    sm_clock_mhz=Pair(1980.0, 990.0),
+    power_w=Pair(400.0, 180.0),
+    brake_duty=Pair(0.0, 0.9),
+)
 HIDDEN = replace(
-    SAME, temp_c=Pair(55.0, 38.0), sm_clock_mhz=Pair(1980.0, 799.0), power_w=Pair(400.0, 150.0), top_power_w=Pair(405.0, 150.0)
+    SAME,
+    temp_c=Pair(55.0, 38.0),
+    sm_clock_mhz=Pair(1980.0, 799.0),
+    power_w=Pair(400.0, 150.0),
+    top_power_w=Pair(405.0, 150.0),
 )
 WEAK = replace(SAME, top_power_w=Pair(405.0, 330.0), power_w=Pair(400.0, 330.0))
 IDLE = replace(SAME, top_util=Pair(0.95, 0.63), top_power_w=Pair(405.0, 290.0), util=Pair(0.9, 0.6))
@@ -69,23 +95,65 @@ ROWS = [
     ("heat", Cause.HEAT, Kind.THERMAL, signs(HOT)),
     ("memory heat", Cause.MEMORY_HEAT, Kind.THERMAL, signs(HOT_MEMORY)),
     ("a power limit that was lowered", Cause.POWER_CAP, Kind.POWER, signs(CAPPED)),
-    ("a lowered limit, which changes the digest too", Cause.POWER_CAP, Kind.POWER, signs(CAPPED, digest_changed_us=0)),
+    (
+        "a lowered limit, which changes the digest too",
+        Cause.POWER_CAP,
+        Kind.POWER,
+        signs(CAPPED, digest_changed_us=0),
+    ),
     ("a power brake", Cause.POWER_BRAKE, Kind.POWER, signs(BRAKED)),
     ("a hidden limit", Cause.HIDDEN_LIMIT, Kind.SPEED, signs(HIDDEN)),
-    ("a queue", Cause.QUEUEING, Kind.SERVICE_LEVEL, signs(SAME, replace(QUIET, waiting=Pair(0.0, 20.0)), {"level": 90.0})),
-    ("drafts that do not fit", Cause.SPECULATION, Kind.SPEED, signs(SAME, replace(QUIET, spec_acceptance=Pair(0.7, 0.3)))),
-    ("a lost prefix cache", Cause.CACHE_LOST, Kind.SPEED, signs(SAME, QUIET, {"cache": 150.0}, digest_changed_us=0)),
-    ("another process on the card", Cause.NEIGHBOUR, Kind.SPEED, signs(SHARED, QUIET, {"decode": -30.0, "ttft": 45.0})),
+    (
+        "a queue",
+        Cause.QUEUEING,
+        Kind.SERVICE_LEVEL,
+        signs(SAME, replace(QUIET, waiting=Pair(0.0, 20.0)), {"level": 90.0}),
+    ),
+    (
+        "drafts that do not fit",
+        Cause.SPECULATION,
+        Kind.SPEED,
+        signs(SAME, replace(QUIET, spec_acceptance=Pair(0.7, 0.3))),
+    ),
+    (
+        "a lost prefix cache",
+        Cause.CACHE_LOST,
+        Kind.SPEED,
+        signs(SAME, QUIET, {"cache": 150.0}, digest_changed_us=0),
+    ),
+    (
+        "another process on the card",
+        Cause.NEIGHBOUR,
+        Kind.SPEED,
+        signs(SHARED, QUIET, {"decode": -30.0, "ttft": 45.0}),
+    ),
     ("a busy processor", Cause.HOST_BOUND, Kind.SPEED, signs(IDLE)),
-    ("a changed configuration", Cause.CONFIG_CHANGE, Kind.CONFIG_CHANGE, signs(SAME, digest_changed_us=0)),
-    ("other kernels", Cause.KERNEL_FALLBACK, Kind.SPEED, signs(WEAK, QUIET, {"start": -11.0, "ttft": 60.0}, restarted_us=0)),
+    (
+        "a changed configuration",
+        Cause.CONFIG_CHANGE,
+        Kind.CONFIG_CHANGE,
+        signs(SAME, digest_changed_us=0),
+    ),
+    (
+        "other kernels",
+        Cause.KERNEL_FALLBACK,
+        Kind.SPEED,
+        signs(WEAK, QUIET, {"start": -11.0, "ttft": 60.0}, restarted_us=0),
+    ),
     ("a process that decays", Cause.UPTIME_DECAY, Kind.SPEED, signs(SAME, slope_per_h=-0.005)),
-    ("a start that landed slow", Cause.SLOW_STATE, Kind.SLOW_START, signs(SAME, QUIET, {"start": -20.0, "decode": -20.0}, restarted_us=0)),
+    (
+        "a start that landed slow",
+        Cause.SLOW_STATE,
+        Kind.SLOW_START,
+        signs(SAME, QUIET, {"start": -20.0, "decode": -20.0}, restarted_us=0),
+    ),
     ("nothing that is seen", Cause.UNEXPLAINED, Kind.SPEED, signs(SAME)),
 ]
 
 
-@pytest.mark.parametrize(("cause", "kind", "seen"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("cause", "kind", "seen"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
 def test_the_cause_of_slow_decoding_is(cause: Cause, kind: Kind, seen: Signs) -> None:
     found = attribute(seen)
     assert (found.cause, found.kind) == (cause, kind)
@@ -97,20 +165,31 @@ def test_the_table_has_every_cause_that_a_detector_can_name() -> None:
 
 
 def test_a_card_that_was_always_at_its_power_limit_is_not_capped() -> None:
-    always = replace(SAME, power_duty=Pair(0.98, 0.99), power_w=Pair(348.0, 349.0), power_limit_w=Pair(350.0, 350.0))
+    always = replace(
+        SAME,
+        power_duty=Pair(0.98, 0.99),
+        power_w=Pair(348.0, 349.0),
+        power_limit_w=Pair(350.0, 350.0),
+    )
     assert attribute(signs(always)).cause is Cause.UNEXPLAINED
 
 
 def test_a_card_that_has_nothing_to_do_is_not_held_back() -> None:
-    idle = replace(HIDDEN, util=Pair(0.9, 0.01), sm_clock_mhz=Pair(1980.0, 345.0), top_util=Pair(0.95, None))
+    idle = replace(
+        HIDDEN, util=Pair(0.9, 0.01), sm_clock_mhz=Pair(1980.0, 345.0), top_util=Pair(0.95, None)
+    )
     assert attribute(signs(idle)).cause is not Cause.HIDDEN_LIMIT
 
 
 def test_a_quiet_night_is_no_busy_processor() -> None:
     night = replace(SAME, top_util=Pair(0.95, None), util=Pair(0.3, 0.2))
-    assert attribute(signs(night, replace(QUIET, running=Pair(0.35, 0.36)))).cause is Cause.UNEXPLAINED
+    assert (
+        attribute(signs(night, replace(QUIET, running=Pair(0.35, 0.36)))).cause is Cause.UNEXPLAINED
+    )
     waiting = replace(SAME, top_util=Pair(0.95, None), util=Pair(0.9, 0.3))
-    assert attribute(signs(waiting, replace(QUIET, running=Pair(2.0, 4.0)))).cause is Cause.HOST_BOUND
+    assert (
+        attribute(signs(waiting, replace(QUIET, running=Pair(2.0, 4.0)))).cause is Cause.HOST_BOUND
+    )
 
 
 def test_a_loss_that_grows_since_the_start_is_decay_although_the_card_waits_too() -> None:
@@ -142,7 +221,10 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_hot_although_it_gets_no_
 
 def test_slow_kernels_that_make_a_queue_are_the_cause_and_not_the_queue() -> None:
     flow = replace(QUIET, waiting=Pair(0.0, 5.0), queue_ms=Pair(2.0, 300.0))
-    assert attribute(signs(WEAK, flow, {"start": -11.0, "ttft": 60.0}, restarted_us=0)).cause is Cause.KERNEL_FALLBACK
+    assert (
+        attribute(signs(WEAK, flow, {"start": -11.0, "ttft": 60.0}, restarted_us=0)).cause
+        is Cause.KERNEL_FALLBACK
+    )
 
 
 def test_a_slow_state_moves_prefill_and_decode_alike() -> None:
@@ -158,7 +240,9 @@ def test_heat_is_named_by_clock_and_temperature_where_the_counter_is_missing() -
 
 
 def test_a_card_that_lost_boost_bins_to_heat_is_hot_although_no_counter_ran() -> None:
-    warm = replace(SAME, temp_c=Pair(62.0, 82.0), residual_c=18.0, sm_clock_mhz=Pair(2590.0, 2530.0))
+    warm = replace(
+        SAME, temp_c=Pair(62.0, 82.0), residual_c=18.0, sm_clock_mhz=Pair(2590.0, 2530.0)
+    )
     assert attribute(signs(warm)).cause is Cause.HEAT
 
 
@@ -173,7 +257,12 @@ def test_more_work_that_makes_a_card_hotter_is_not_heat() -> None:
 
 
 def test_what_cannot_be_proven_is_not_guessed_and_the_missing_reading_is_named() -> None:
-    blind = CardSigns("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0), power_w=Pair(400.0, 330.0))
+    blind = CardSigns(
+        "GPU-1",
+        temp_c=Pair(55.0, 55.0),
+        sm_clock_mhz=Pair(1980.0, 1700.0),
+        power_w=Pair(400.0, 330.0),
+    )
     found = attribute(signs(blind))
     assert found.cause is Cause.UNEXPLAINED
     assert any("DCGM_FI_DEV_POWER_VIOLATION" in text for text in found.missing)

@@ -10,7 +10,14 @@ START_US = 1_700_000_000_000_000
 BEFORE, NOW = (START_US, START_US + HOUR_US), (START_US + HOUR_US, START_US + 2 * HOUR_US)
 
 
-def looks(ceiling: Ceiling, begin_us: int, top: float, floor: float = 0.0, power_w: float = 400.0, busy: float = 0.4) -> None:
+def looks(
+    ceiling: Ceiling,
+    begin_us: int,
+    top: float,
+    floor: float = 0.0,
+    power_w: float = 400.0,
+    busy: float = 0.4,
+) -> None:
     """An hour of looks every five seconds: so much of it busy, the rest idle."""
     for number in range(720):
         works = number % 10 < 10 * busy
@@ -59,8 +66,20 @@ def test_where_polls_see_no_work_long_answers_tell_the_ceiling() -> None:
         for second in (0, 20):
             sent_us = at_us + second * SECOND_US
             util = 0.9 if minute < 60 else 0.6
-            ceiling.canary(CanaryPoint(sent_us, sent_us + SECOND_US, completion_tokens=128.0, gpu_util=util, power_w=300.0))
-            ceiling.canary(CanaryPoint(sent_us, sent_us + SECOND_US, completion_tokens=8.0, gpu_util=0.05, power_w=90.0))
+            ceiling.canary(
+                CanaryPoint(
+                    sent_us,
+                    sent_us + SECOND_US,
+                    completion_tokens=128.0,
+                    gpu_util=util,
+                    power_w=300.0,
+                )
+            )
+            ceiling.canary(
+                CanaryPoint(
+                    sent_us, sent_us + SECOND_US, completion_tokens=8.0, gpu_util=0.05, power_w=90.0
+                )
+            )
     assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.9, 0.6)
 
 
@@ -68,7 +87,14 @@ def test_what_is_under_way_counts_before_its_quarter_of_an_hour_is_over() -> Non
     ceiling = Ceiling()
     looks(ceiling, START_US, 0.95)
     for number in range(30):
-        ceiling.card(CardPoint(START_US + HOUR_US + number * 5 * SECOND_US, "GPU-1", util=0.5 + 0.1 * (number % 2), power_w=300.0))
+        ceiling.card(
+            CardPoint(
+                START_US + HOUR_US + number * 5 * SECOND_US,
+                "GPU-1",
+                util=0.5 + 0.1 * (number % 2),
+                power_w=300.0,
+            )
+        )
     assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.95, 0.6)
 
 
@@ -85,7 +111,9 @@ def test_a_look_from_the_future_neither_ends_the_ceiling_nor_forgets_the_past() 
     ceiling.card(CardPoint(START_US + 365 * 24 * HOUR_US, "GPU-1", util=0.9, power_w=400.0))
     looks(ceiling, START_US + HOUR_US, 0.63)
     assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.95, 0.63)
-    assert len(ceiling.polls.open) < 200  # it waits for the end of a quarter of an hour, and not of a year
+    assert (
+        len(ceiling.polls.open) < 200
+    )  # it waits for the end of a quarter of an hour, and not of a year
 
 
 def test_one_late_look_does_not_turn_the_clock_back() -> None:

@@ -18,7 +18,9 @@ def spark(minutes: int = 400) -> ClockModel:
     for _ in range(minutes):
         power = random.uniform(35.0, 80.0)
         temp = 50.0 + 0.4 * power + random.uniform(-3.0, 3.0)
-        model.learn(minute(temp, power, 2496.0 - 4.5 * max(0.0, temp - 62.0) + random.gauss(0.0, 5.0)))
+        model.learn(
+            minute(temp, power, 2496.0 - 4.5 * max(0.0, temp - 62.0) + random.gauss(0.0, 5.0))
+        )
     return model
 
 
@@ -75,7 +77,10 @@ def test_a_card_that_always_ran_at_one_clock_is_allowed_one_step_of_its_governor
     model = ClockModel()
     for watts in range(300):
         model.learn(minute(50.0, 200.0 + watts, 1980.0))
-    small, large = model.deficit(minute(50.0, 300.0, 1965.0)), model.deficit(minute(50.0, 300.0, 1860.0))
+    small, large = (
+        model.deficit(minute(50.0, 300.0, 1965.0)),
+        model.deficit(minute(50.0, 300.0, 1860.0)),
+    )
     assert small is not None
     assert small.sds < 4.0
     assert large is not None

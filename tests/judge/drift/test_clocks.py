@@ -18,13 +18,17 @@ SAMPLE = CanaryPoint(
 )  # fmt: skip
 
 
-def learnt(share: float, clocks: tuple[float, ...] = (1980.0, 1755.0), count: int = 200, **changes: object) -> Elasticity:
+def learnt(
+    share: float, clocks: tuple[float, ...] = (1980.0, 1755.0), count: int = 200, **changes: object
+) -> Elasticity:
     """From canaries of a server of whose work this share follows the clock, 1 % noise."""
     random, found = Random(1), Elasticity()
     for number in range(count):
         clock = clocks[number % len(clocks)]
         speed = math.exp(random.gauss(0.0, 0.01)) / (1.0 - share + share * 1980.0 / clock)
-        point = SAMPLE._replace(sm_clock_mhz=clock, decode_tok_s=50.0 * speed, ttft_ms=300.0 / speed, **changes)
+        point = SAMPLE._replace(
+            sm_clock_mhz=clock, decode_tok_s=50.0 * speed, ttft_ms=300.0 / speed, **changes
+        )
         found.canary(point, SETTINGS)
     return found
 
@@ -36,8 +40,13 @@ def test_before_anything_was_seen_others_measurements_are_told_with_their_width(
     assert decode.samples == 0
 
 
-@pytest.mark.parametrize(("share", "which"), [(0.2, "decode"), (0.5, "decode"), (0.9, "decode"), (0.6, "prefill"), (0.9, "prefill")])
-def test_how_much_follows_the_clock_is_learnt_where_the_clock_varied(share: float, which: str) -> None:
+@pytest.mark.parametrize(
+    ("share", "which"),
+    [(0.2, "decode"), (0.5, "decode"), (0.9, "decode"), (0.6, "prefill"), (0.9, "prefill")],
+)
+def test_how_much_follows_the_clock_is_learnt_where_the_clock_varied(
+    share: float, which: str
+) -> None:
     slope = getattr(learnt(share), which)()
     assert slope.low < share < slope.high
     assert abs(slope.value - share) < 0.1
@@ -51,19 +60,34 @@ def test_a_clock_that_never_varied_teaches_nothing() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"outcome": "queue_cap"}, {"phase": "idle"}, {"waiting": 2.0}, {"e2e_ms": 300.0}, {"sm_clock_mhz": None}, {"decode_tok_s": None}],
+    [
+        {"outcome": "queue_cap"},
+        {"phase": "idle"},
+        {"waiting": 2.0},
+        {"e2e_ms": 300.0},
+        {"sm_clock_mhz": None},
+        {"decode_tok_s": None},
+    ],
 )
 def test_samples_whose_speed_has_other_reasons_teach_nothing(changes: dict[str, object]) -> None:
     found = Elasticity()
     for clock in (1980.0, 1500.0) * 50:
-        found.canary(SAMPLE._replace(**{"sm_clock_mhz": clock, "decode_tok_s": clock / 40, **changes}), SETTINGS)
+        found.canary(
+            SAMPLE._replace(**{"sm_clock_mhz": clock, "decode_tok_s": clock / 40, **changes}),
+            SETTINGS,
+        )
     assert found.decode().value == DECODE.mean
 
 
 def test_a_slowed_memory_is_not_taken_for_the_sm_clock() -> None:
     found = Elasticity()
     for clock, memory in ((1980.0, 2619.0), (1900.0, 1500.0)) * 50:
-        found.canary(SAMPLE._replace(sm_clock_mhz=clock, mem_clock_mhz=memory, decode_tok_s=50.0 * memory / 2619.0), SETTINGS)
+        found.canary(
+            SAMPLE._replace(
+                sm_clock_mhz=clock, mem_clock_mhz=memory, decode_tok_s=50.0 * memory / 2619.0
+            ),
+            SETTINGS,
+        )
     assert abs(found.decode().value - DECODE.mean) < 0.02
 
 
@@ -71,7 +95,14 @@ def test_load_is_not_taken_for_the_clock() -> None:
     found = Elasticity()
     for number in range(400):
         busy = number % 2
-        found.canary(SAMPLE._replace(sm_clock_mhz=1980.0 - 200.0 * busy, running=8.0 * busy, decode_tok_s=50.0 - 20.0 * busy), SETTINGS)
+        found.canary(
+            SAMPLE._replace(
+                sm_clock_mhz=1980.0 - 200.0 * busy,
+                running=8.0 * busy,
+                decode_tok_s=50.0 - 20.0 * busy,
+            ),
+            SETTINGS,
+        )
     assert abs(found.decode().value - DECODE.mean) < 0.02
 
 
@@ -86,14 +117,21 @@ def test_a_prediction_says_what_the_clock_costs_in_per_cent() -> None:
 def test_a_prediction_between_two_clocks_is_that_of_their_ratio_at_the_highest_clock() -> None:
     """1 / (1 - b + b · 1980/1584) over 1 / (1 - b + b · 1980/1782), b = 0.5."""
     predicted = learnt(0.5, clocks=(1980.0, 1782.0, 1584.0)).predict(1782.0, 1584.0)
-    assert predicted.decode_pct == pytest.approx(100 * ((0.5 + 0.5 / 0.9) / (0.5 + 0.5 / 0.8) - 1), abs=1.0)
+    assert predicted.decode_pct == pytest.approx(
+        100 * ((0.5 + 0.5 / 0.9) / (0.5 + 0.5 / 0.8) - 1), abs=1.0
+    )
 
 
 def test_the_memory_of_other_groups_does_not_move_the_share() -> None:
     found = learnt(0.5)
     for clock in (1980.0, 1755.0) * 100:
         time = 0.5 + 0.5 * 1980.0 / clock
-        found.canary(SAMPLE._replace(probe="long", sm_clock_mhz=clock, decode_tok_s=7.0 / time, ttft_ms=5000.0 * time), SETTINGS)
+        found.canary(
+            SAMPLE._replace(
+                probe="long", sm_clock_mhz=clock, decode_tok_s=7.0 / time, ttft_ms=5000.0 * time
+            ),
+            SETTINGS,
+        )
     assert abs(found.decode().value - 0.5) < 0.05
 
 

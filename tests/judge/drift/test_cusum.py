@@ -54,7 +54,10 @@ def test_a_drop_of_three_per_cent_is_beyond_doubt_within_three_blocks_of_a_quiet
 
 
 def test_a_loss_that_grows_over_two_hours_is_found_before_it_is_whole() -> None:
-    delays = [alarm_after([v - 0.05 * min(1, i / 24) for i, v in enumerate(wandering(60, seed))]) for seed in range(20)]
+    delays = [
+        alarm_after([v - 0.05 * min(1, i / 24) for i, v in enumerate(wandering(60, seed))])
+        for seed in range(20)
+    ]
     assert sorted(delays)[17] <= 20
 
 
@@ -91,7 +94,12 @@ def test_what_the_filter_expects_is_as_uncertain_as_it_says() -> None:
     watch.restart(0.0, 0.001, QUIET)
     for i, value in enumerate(values):
         before = QUIET.phi * watch.wander + watch.constant
-        variance = QUIET.phi**2 * watch.var_wander + QUIET.variance * (1 - QUIET.phi**2) + 0.002**2 + watch.var_constant
+        variance = (
+            QUIET.phi**2 * watch.var_wander
+            + QUIET.variance * (1 - QUIET.phi**2)
+            + 0.002**2
+            + watch.var_constant
+        )
         scaled.append((value - before) ** 2 / variance)
         watch.step(i, value, 0.002, QUIET, SIZES)
     assert sum(scaled) / len(scaled) == pytest.approx(1.0, abs=0.1)

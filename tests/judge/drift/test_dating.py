@@ -9,7 +9,9 @@ import pytest
 from monitor.judge.drift.dating import find_break
 
 
-def noisy(levels: list[float], seed: int = 0, noise: float = 0.01) -> tuple[list[float], list[float]]:
+def noisy(
+    levels: list[float], seed: int = 0, noise: float = 0.01
+) -> tuple[list[float], list[float]]:
     draw = random.Random(seed)
     return [level + draw.gauss(0, noise) for level in levels], [noise * noise] * len(levels)
 

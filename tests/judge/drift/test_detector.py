@@ -25,7 +25,13 @@ def hot(state: State, hour: float) -> None:
     """The heat sink clogs within half an hour; at 87 °C the card begins to throttle."""
     state.temp_c = min(87.0, 55.0 + 64.0 * hour)
     if state.temp_c >= 87.0:
-        state.thermal, state.clock_mhz, state.power_w, state.slow, state.bits = 0.9, 1700.0, 320.0, 1.05, 0x20
+        state.thermal, state.clock_mhz, state.power_w, state.slow, state.bits = (
+            0.9,
+            1700.0,
+            320.0,
+            1.05,
+            0x20,
+        )
 
 
 def test_a_healthy_server_is_not_spoken_of() -> None:
@@ -37,7 +43,9 @@ def test_a_card_that_gets_too_hot_is_warned_of_before_it_is_felt() -> None:
     story = ServerStory()
     detector = learnt(story)
     found = feed(detector, story.play(0.6, hot))
-    assert [(f.kind, f.subject, f.cause, f.severity) for f in found] == [(Kind.THERMAL, "GPU-1", Cause.HEAT, Severity.WARNING)]
+    assert [(f.kind, f.subject, f.cause, f.severity) for f in found] == [
+        (Kind.THERMAL, "GPU-1", Cause.HEAT, Severity.WARNING)
+    ]
 
 
 def test_the_slow_decoding_that_follows_is_the_same_incident() -> None:
@@ -89,7 +97,11 @@ def test_a_queue_is_found_within_minutes() -> None:
     detector = learnt(story)
     story.state.stuck, story.state.waiting = True, 20.0
     (found,) = feed(detector, story.play(0.12))
-    assert (found.kind, found.cause, found.severity) == (Kind.SERVICE_LEVEL, Cause.QUEUEING, Severity.PAGE)
+    assert (found.kind, found.cause, found.severity) == (
+        Kind.SERVICE_LEVEL,
+        Cause.QUEUEING,
+        Severity.PAGE,
+    )
 
 
 def test_a_change_of_the_configuration_that_costs_speed_says_how_much() -> None:
@@ -97,7 +109,11 @@ def test_a_change_of_the_configuration_that_costs_speed_says_how_much() -> None:
     detector = learnt(story)
     story.state.digest, story.state.slow = "b", 1.08
     (found,) = feed(detector, story.play(1.0))
-    assert (found.kind, found.subject, found.cause) == (Kind.CONFIG_CHANGE, "fingerprint", Cause.CONFIG_CHANGE)
+    assert (found.kind, found.subject, found.cause) == (
+        Kind.CONFIG_CHANGE,
+        "fingerprint",
+        Cause.CONFIG_CHANGE,
+    )
     assert -10.0 < found.evidence["change_pct"] < -5.0
 
 

@@ -9,7 +9,9 @@ import pytest
 from monitor.judge.drift.fit import Fit, solve
 
 
-def fitted(slopes: tuple[float, float, float], count: int, noise_sd: float = 0.0, memory: float = 1e6) -> Fit:
+def fitted(
+    slopes: tuple[float, float, float], count: int, noise_sd: float = 0.0, memory: float = 1e6
+) -> Fit:
     random, fit = Random(3), Fit(memory)
     for _ in range(count):
         x = [random.uniform(20, 90), random.uniform(30, 400)]
@@ -65,13 +67,18 @@ def test_what_is_old_is_forgotten() -> None:
 
 
 def test_one_wild_value_moves_the_line_no_further_than_a_large_one() -> None:
-    calm, upset = fitted((50.0, 0.1, 0.1), 200, noise_sd=1.0), fitted((50.0, 0.1, 0.1), 200, noise_sd=1.0)
+    calm, upset = (
+        fitted((50.0, 0.1, 0.1), 200, noise_sd=1.0),
+        fitted((50.0, 0.1, 0.1), 200, noise_sd=1.0),
+    )
     upset.learn([55.0, 215.0], 1e6)
     calm.learn([55.0, 215.0], 100.0)
     for fit in (calm, upset):
         for _ in range(8):
             fit.learn([55.0, 215.0], 77.0)
-    assert upset.predict([55.0, 215.0]) == pytest.approx(calm.predict([55.0, 215.0]) or 0.0, abs=0.5)
+    assert upset.predict([55.0, 215.0]) == pytest.approx(
+        calm.predict([55.0, 215.0]) or 0.0, abs=0.5
+    )
 
 
 def test_the_sums_do_not_grow_without_bound() -> None:

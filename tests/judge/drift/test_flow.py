@@ -16,8 +16,16 @@ START_US = 1_700_000_000_000_000
 EVERY_US = 15 * SECOND_US
 
 
-def play(channel: FlowChannel, hours: float, prompt: Callable[[float], float], begin: float = 0.0, waiting: float = 0.0) -> FlowChannel:
-    """Readings every 15 s with ten requests a minute, whose prompts are as long as `prompt(hour)` says."""
+def play(
+    channel: FlowChannel,
+    hours: float,
+    prompt: Callable[[float], float],
+    begin: float = 0.0,
+    waiting: float = 0.0,
+) -> FlowChannel:
+    """Readings every 15 s with ten requests a minute, whose prompts are as long as `prompt(hour)`
+    says.
+    """
     last = channel.points[-1] if channel.points else channel.last
     prompts = last.prompt_tokens or 0.0 if last else 0.0
     requests = last.requests_finished or 0.0 if last else 0.0
@@ -25,7 +33,9 @@ def play(channel: FlowChannel, hours: float, prompt: Callable[[float], float], b
         at_us = START_US + int(begin * HOUR_US) + number * EVERY_US
         requests += 2.5
         prompts += 2.5 * prompt(begin + number * EVERY_US / HOUR_US)
-        point = ServerPoint(at_us, prompt_tokens=prompts, requests_finished=requests, running=1.0, waiting=waiting)
+        point = ServerPoint(
+            at_us, prompt_tokens=prompts, requests_finished=requests, running=1.0, waiting=waiting
+        )
         channel.server(point, SETTINGS)
         channel.advance(at_us, SETTINGS)
     return channel
@@ -45,7 +55,11 @@ def test_our_own_canaries_do_not_count_as_the_users_workload() -> None:
     for number in range(41):  # every minute one canary of 10 tokens beside requests of 1000
         at_us = START_US + number * EVERY_US
         requests = number + (number + 3) // 4
-        point = ServerPoint(at_us, prompt_tokens=1000.0 * number + 10.0 * ((number + 3) // 4), requests_finished=float(requests))
+        point = ServerPoint(
+            at_us,
+            prompt_tokens=1000.0 * number + 10.0 * ((number + 3) // 4),
+            requests_finished=float(requests),
+        )
         channel.server(point, SETTINGS)
         if number % 4 == 0:
             channel.canary(CanaryPoint(at_us, at_us + SECOND_US, prompt_tokens=10.0), SETTINGS)
@@ -115,7 +129,12 @@ def test_counters_that_begin_anew_with_a_restart_are_no_work() -> None:
     channel = FlowChannel()
     for number in range(40):
         steps = 1000.0 + 100.0 * number if number < 20 else 100.0 * (number - 20)
-        channel.server(ServerPoint(START_US + number * EVERY_US, engine_steps=steps, running=1.0, prompt_tokens=0.0), SETTINGS)
+        channel.server(
+            ServerPoint(
+                START_US + number * EVERY_US, engine_steps=steps, running=1.0, prompt_tokens=0.0
+            ),
+            SETTINGS,
+        )
     channel.advance(START_US + 11 * MINUTE_US, SETTINGS)
     rates = [block.steps_s for block in channel.fine]
     assert rates == [pytest.approx(100 / 15, rel=1e-3)] * 2
@@ -124,7 +143,12 @@ def test_counters_that_begin_anew_with_a_restart_are_no_work() -> None:
 def test_a_mean_wait_is_taken_over_the_requests_that_waited() -> None:
     channel = FlowChannel()
     for number in range(40):
-        channel.server(ServerPoint(START_US + number * EVERY_US, queue_s_sum=0.4 * number, queue_count=2.0 * number), SETTINGS)
+        channel.server(
+            ServerPoint(
+                START_US + number * EVERY_US, queue_s_sum=0.4 * number, queue_count=2.0 * number
+            ),
+            SETTINGS,
+        )
     channel.advance(START_US + 11 * MINUTE_US, SETTINGS)
     assert channel.fine[0].queue_ms == pytest.approx(200.0)
 
@@ -133,10 +157,25 @@ def test_without_a_metrics_page_the_canaries_tell_the_load() -> None:
     channel = FlowChannel()
     for minute in range(10):
         at_us = START_US + minute * MINUTE_US
-        channel.canary(CanaryPoint(at_us, at_us + SECOND_US, running=3.0, waiting=1.0, queue_ms=50.0, spec_acceptance=0.7), SETTINGS)
+        channel.canary(
+            CanaryPoint(
+                at_us,
+                at_us + SECOND_US,
+                running=3.0,
+                waiting=1.0,
+                queue_ms=50.0,
+                spec_acceptance=0.7,
+            ),
+            SETTINGS,
+        )
     channel.advance(START_US + 11 * MINUTE_US, SETTINGS)
     block = channel.fine[0]
-    assert (block.running, block.waiting, block.queue_ms, block.spec_acceptance) == (3.0, 1.0, 50.0, 0.7)
+    assert (block.running, block.waiting, block.queue_ms, block.spec_acceptance) == (
+        3.0,
+        1.0,
+        50.0,
+        0.7,
+    )
 
 
 def test_what_is_under_way_already_counts_as_now() -> None:
@@ -148,7 +187,12 @@ def test_what_is_under_way_already_counts_as_now() -> None:
 def test_results_do_not_depend_on_how_often_the_time_is_told() -> None:
     often, once = FlowChannel(), FlowChannel()
     for number in range(500):
-        point = ServerPoint(START_US + number * EVERY_US, running=float(number % 7), engine_steps=10.0 * number, prompt_tokens=0.0)
+        point = ServerPoint(
+            START_US + number * EVERY_US,
+            running=float(number % 7),
+            engine_steps=10.0 * number,
+            prompt_tokens=0.0,
+        )
         often.server(point, SETTINGS)
         often.advance(point.at_us, SETTINGS)
         once.server(point, SETTINGS)

@@ -11,7 +11,10 @@ from monitor.judge.drift.values import MINUTE_US
 
 def growing(pace: float, minutes: int = 20, noise_c: float = 0.3) -> list[Stretch]:
     random = Random(2)
-    return [Stretch(at * MINUTE_US, residual_c=pace * at + random.gauss(0.0, noise_c)) for at in range(minutes)]
+    return [
+        Stretch(at * MINUTE_US, residual_c=pace * at + random.gauss(0.0, noise_c))
+        for at in range(minutes)
+    ]
 
 
 def test_steady_growth_is_carried_on_to_the_limit() -> None:
@@ -24,7 +27,9 @@ def test_what_does_not_grow_or_wavers_forecasts_nothing() -> None:
     assert minutes_to_limit(growing(0.0), 8.0) is None
     assert minutes_to_limit(growing(-0.5), 8.0) is None
     assert minutes_to_limit(growing(0.1, noise_c=4.0), 8.0) is None
-    assert minutes_to_limit([Stretch(at * MINUTE_US, residual_c=5.0) for at in range(20)], 8.0) is None
+    assert (
+        minutes_to_limit([Stretch(at * MINUTE_US, residual_c=5.0) for at in range(20)], 8.0) is None
+    )
 
 
 def test_too_few_minutes_no_room_or_no_known_limit_forecast_nothing() -> None:

@@ -20,7 +20,8 @@ def only(channel: CardChannel) -> Warned:
     return warning
 
 
-# -- what needs no learning -------------------------------------------------------------------------------------------
+# -- what needs no learning
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_healthy_card_is_silent() -> None:
@@ -30,7 +31,11 @@ def test_a_healthy_card_is_silent() -> None:
 def test_throttling_is_warned_of_from_the_first_minutes_on() -> None:
     story = Story().play(0.1, thermal=0.2)
     warning = only(story.channel())
-    assert (warning.sign, warning.severity, warning.subject) == ("thermal_duty", Severity.WARNING, "GPU-1")
+    assert (warning.sign, warning.severity, warning.subject) == (
+        "thermal_duty",
+        Severity.WARNING,
+        "GPU-1",
+    )
     assert warning.evidence["cause"] == "heat"
     assert warning.evidence["thermal_duty"] == pytest.approx(0.2, abs=0.03)
     assert "held back for heat 20 % of the time, usually at most 0 %" in warning.summary
@@ -76,8 +81,12 @@ def test_bits_that_are_set_on_healthy_cards_say_nothing(bit: int) -> None:
     assert signs_of(Story(HEALTHY._replace(event_reasons=bit)).play(3.0, power=1.0).channel()) == []
 
 
-@pytest.mark.parametrize(("bit", "sign", "cause"), [(0x48, "hw_thermal", "heat"), (0x88, "brake", "power_brake")])
-def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(bit: int, sign: str, cause: str) -> None:
+@pytest.mark.parametrize(
+    ("bit", "sign", "cause"), [(0x48, "hw_thermal", "heat"), (0x88, "brake", "power_brake")]
+)
+def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(
+    bit: int, sign: str, cause: str
+) -> None:
     channel = Story().play(1.0).channel()
     now_us = START_US + HOUR_US + 3 * MINUTE_US
     channel.card(HEALTHY._replace(at_us=now_us, event_reasons=bit), SETTINGS)
@@ -90,12 +99,18 @@ def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(bit: int, sign: s
 
 def test_a_slowdown_that_flashes_is_not_one() -> None:
     story = Story().play(0.3)
-    story.points = [p._replace(event_reasons=0x88 if i % 2 else 0) for i, p in enumerate(story.points)]
+    story.points = [
+        p._replace(event_reasons=0x88 if i % 2 else 0) for i, p in enumerate(story.points)
+    ]
     assert signs_of(story.channel()) == []
 
 
 def test_a_brake_is_over_five_minutes_after_its_last_look() -> None:
-    braked = Story().play(0.5).play(0.2, lambda p, _: p._replace(event_reasons=0x88, sm_clock_mhz=990.0), brake=1.0)
+    braked = (
+        Story()
+        .play(0.5)
+        .play(0.2, lambda p, _: p._replace(event_reasons=0x88, sm_clock_mhz=990.0), brake=1.0)
+    )
     assert "brake" in signs_of(braked.channel())
     assert signs_of(braked.play(0.15).channel()) == []
 
@@ -113,7 +128,9 @@ def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
     assert "memory 95 °C" in warning.summary
 
 
-def test_a_card_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> None:
+def test_a_card_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> (
+    None
+):
     quiet = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
     quiet.play(0.3, lambda p, _: p._replace(temp_c=54.0, sm_clock_mhz=1700.0), thermal=0.9)
     assert only(quiet.channel()).evidence["cause"] == "memory_heat"
@@ -153,13 +170,18 @@ def test_a_limit_that_was_raised_is_the_new_one_after_half_an_hour() -> None:
     assert signs_of(story.play(0.2).channel()) == ["power_limit"]
 
 
-# -- what is learnt ---------------------------------------------------------------------------------------------------
+# -- what is learnt
+# ---------------------------------------------------------------------------------------------------
 
 
 def slowed(clock: float, watts: float | None = None, **changes: object) -> Story:
     """Three healthy hours, then a quarter of an hour at another clock."""
     power = 400.0 if watts is None else watts
-    return Story().play(3.0).play(0.25, lambda p, _: p._replace(sm_clock_mhz=clock, power_w=power, **changes))
+    return (
+        Story()
+        .play(3.0)
+        .play(0.25, lambda p, _: p._replace(sm_clock_mhz=clock, power_w=power, **changes))
+    )
 
 
 def test_a_clock_below_what_the_card_does_at_this_power_is_warned_of_with_what_it_costs() -> None:
@@ -183,14 +205,27 @@ def test_where_reasons_cannot_be_read_nobody_claims_that_there_are_none() -> Non
 
 
 def test_a_low_clock_that_throttling_explains_is_told_once() -> None:
-    story = Story().play(3.0).play(0.3, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
+    story = (
+        Story()
+        .play(3.0)
+        .play(0.3, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
+    )
     warning = only(story.channel())
     assert warning.sign == "thermal_duty"
     assert "At 1500 instead of 1980 MHz" in warning.summary
 
 
 def test_idle_clocks_are_no_deficit() -> None:
-    idle = Story().play(3.0).play(2.0, lambda p, _: p._replace(util=0.0, sm_clock_mhz=345.0, power_w=75.0, temp_c=35.0, event_reasons=1))
+    idle = (
+        Story()
+        .play(3.0)
+        .play(
+            2.0,
+            lambda p, _: p._replace(
+                util=0.0, sm_clock_mhz=345.0, power_w=75.0, temp_c=35.0, event_reasons=1
+            ),
+        )
+    )
     assert signs_of(idle.channel()) == []
 
 
@@ -215,7 +250,12 @@ def test_more_time_at_the_power_cap_than_usual_is_told_where_the_limit_cannot_be
 
 def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back() -> None:
     story = Story().play(5.0)
-    warning = only(feed(CardChannel("GPU-1"), warmed(story.points, tin_c=44.0, cooling=lambda h: 1.0 if h < 4.5 else 2.0)))
+    warning = only(
+        feed(
+            CardChannel("GPU-1"),
+            warmed(story.points, tin_c=44.0, cooling=lambda h: 1.0 if h < 4.5 else 2.0),
+        )
+    )
     assert (warning.sign, warning.severity) == ("thermal_residual", Severity.WARNING)
     assert 5 < warning.evidence["margin_c"] < 10
     assert warning.evidence["residual_c"] == pytest.approx(13.6, abs=3.0)
@@ -223,18 +263,27 @@ def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back()
 
 def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room() -> None:
     story = Story().play(5.0)
-    warning = only(feed(CardChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4)))
+    warning = only(
+        feed(CardChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4))
+    )
     assert (warning.sign, warning.severity) == ("thermal_residual", Severity.INFO)
     assert warning.evidence["margin_c"] > 10
 
 
 def with_memory(points: list[CardPoint], over_c: float) -> list[CardPoint]:
     """Memory so much hotter than the core at 400 W, and 3 °C more for 100 W more."""
-    return [p._replace(mem_temp_c=(p.temp_c or 0.0) + over_c + 0.03 * ((p.power_w or 0.0) - 400.0)) for p in points]
+    return [
+        p._replace(mem_temp_c=(p.temp_c or 0.0) + over_c + 0.03 * ((p.power_w or 0.0) - 400.0))
+        for p in points
+    ]
 
 
-def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory_draws_less_too() -> None:
-    """What it still draws explains a memory far cooler than this; but that is no further above the core than it always was."""
+def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory_draws_less_too() -> (
+    None
+):
+    """What it still draws explains a memory far cooler than this; but that is no further above the
+    core than it always was.
+    """
     story = Story(HEALTHY._replace(power_w=400.0)).play(4.0)
     story.point = HEALTHY._replace(power_w=200.0)
     story.play(1.0)
@@ -242,20 +291,29 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory
     healthy = with_memory(warmed(story.play(1.0).points), 10.0)
     story.points = []
     hot = story.play(
-        0.6, lambda p, _: p._replace(temp_c=87.0, mem_temp_c=97.0, margin_c=0.0, power_w=200.0, sm_clock_mhz=1200.0), thermal=0.9
+        0.6,
+        lambda p, _: p._replace(
+            temp_c=87.0, mem_temp_c=97.0, margin_c=0.0, power_w=200.0, sm_clock_mhz=1200.0
+        ),
+        thermal=0.9,
     )
     channel = feed(CardChannel("GPU-1"), [*healthy, *hot.points])
     assert [w.sign for w in channel.warnings(SETTINGS) if w.evidence["cause"] != "heat"] == []
     assert {"thermal_duty", "thermal_residual"} <= set(signs_of(channel))
     newest = channel.history.minutes[-1]
-    assert (newest.mem_residual_c or 0.0) - (newest.residual_c or 0.0) > SETTINGS.residual_c  # it is not that there was nothing to see
+    assert (newest.mem_residual_c or 0.0) - (
+        newest.residual_c or 0.0
+    ) > SETTINGS.residual_c  # it is not that there was nothing to see
 
 
 def test_memory_that_is_further_above_a_hot_core_than_ever_is_memory_heat() -> None:
     story = Story().play(5.0)
     points = with_memory(warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4), 10.0)
     since_us = START_US + round(4.5 * HOUR_US)
-    hotter = [p if p.at_us < since_us else p._replace(mem_temp_c=(p.mem_temp_c or 0.0) + 40.0) for p in points]
+    hotter = [
+        p if p.at_us < since_us else p._replace(mem_temp_c=(p.mem_temp_c or 0.0) + 40.0)
+        for p in points
+    ]
     assert "memory_residual" in signs_of(feed(CardChannel("GPU-1"), hotter))
     assert "memory_residual" not in signs_of(feed(CardChannel("GPU-1"), points))
 
@@ -270,19 +328,32 @@ def test_a_warm_up_is_not_heat() -> None:
 
 def test_a_trouble_that_creeps_up_does_not_become_the_norm() -> None:
     story = Story().play(30.0)
-    points = warmed(story.points, tin_c=50.0, cooling=lambda h: 1.0 + max(0.0, h - 6.0) * 0.5 if h < 8.0 else 2.0)
+    points = warmed(
+        story.points,
+        tin_c=50.0,
+        cooling=lambda h: 1.0 + max(0.0, h - 6.0) * 0.5 if h < 8.0 else 2.0,
+    )
     assert "thermal_residual" in signs_of(feed(CardChannel("GPU-1"), points))
 
 
 def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
-    story = Story().play(3.0).play(0.3, lambda p, _: p._replace(power_limit_w=300.0, sm_clock_mhz=1500.0, power_w=298.0), thermal=0.3)
+    story = (
+        Story()
+        .play(3.0)
+        .play(
+            0.3,
+            lambda p, _: p._replace(power_limit_w=300.0, sm_clock_mhz=1500.0, power_w=298.0),
+            thermal=0.3,
+        )
+    )
     channel = story.channel()
     assert signs_of(channel) == ["power_limit", "thermal_duty"]
     channel.relearn(story.at_us)
     assert signs_of(channel) == ["thermal_duty"]
 
 
-# -- samples instead of polls -----------------------------------------------------------------------------------------
+# -- samples instead of polls
+# -----------------------------------------------------------------------------------------
 
 
 def sampled(minutes: int, **changes: object) -> list[CanaryPoint]:
@@ -292,7 +363,9 @@ def sampled(minutes: int, **changes: object) -> list[CanaryPoint]:
     )  # fmt: skip
     jitter = random.Random(7)
     return [
-        healthy._replace(power_w=400.0 + jitter.uniform(-60, 60))._replace(at_us=at, known_us=at + 2 * SECOND_US, **changes)
+        healthy._replace(power_w=400.0 + jitter.uniform(-60, 60))._replace(
+            at_us=at, known_us=at + 2 * SECOND_US, **changes
+        )
         for at in range(START_US, START_US + minutes * MINUTE_US, MINUTE_US)
     ]
 
@@ -317,15 +390,25 @@ def told(points: list[CanaryPoint]) -> CardChannel:
         ({"sm_clock_mhz": 1700.0}, "clock_deficit"),
     ],
 )
-def test_history_without_readings_of_the_card_shows_the_same_signs(changes: dict[str, object], sign: str) -> None:
+def test_history_without_readings_of_the_card_shows_the_same_signs(
+    changes: dict[str, object], sign: str
+) -> None:
     points = sampled(200)
     assert signs_of(told(points)) == []
     assert sign in signs_of(told(points + sampled(12, **changes)))
 
 
-def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_minded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_minded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     points = sampled(150)
-    for changes in ({"sm_clock_mhz": 1940.0}, {"throttle_thermal_ms": 400.0}, {"gpu_margin_c": 4.0}, {"sm_clock_mhz": 1700.0}, {}):
+    for changes in (
+        {"sm_clock_mhz": 1940.0},
+        {"throttle_thermal_ms": 400.0},
+        {"gpu_margin_c": 4.0},
+        {"sm_clock_mhz": 1700.0},
+        {},
+    ):
         points += sampled(12, **changes)
     quick = told(points)
     monkeypatch.setattr("monitor.judge.drift.heat.is_dull", lambda *_: False)
@@ -368,13 +451,20 @@ def test_samples_of_another_card_are_not_taken() -> None:
     assert channel.grid.anchor_us is None
 
 
-# -- what is missing, and what works ----------------------------------------------------------------------------------
+# -- what is missing, and what works
+# ----------------------------------------------------------------------------------
 
 
 def test_what_an_exporter_leaves_out_by_default_is_named_with_how_to_get_it() -> None:
-    bare = HEALTHY._replace(event_reasons=None, throttle_thermal_ns=None, throttle_power_ns=None, throttle_brake_ns=None)
+    bare = HEALTHY._replace(
+        event_reasons=None, throttle_thermal_ns=None, throttle_power_ns=None, throttle_brake_ns=None
+    )
     missing = " ".join(Story(bare).play(1.0).channel().missing())
-    for name in ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_POWER_VIOLATION"):
+    for name in (
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+        "DCGM_FI_DEV_THERMAL_VIOLATION",
+        "DCGM_FI_DEV_POWER_VIOLATION",
+    ):
         assert name in missing
     assert "DCGM_FI_DEV_SM_CLOCK" not in missing
     assert Story().play(1.0).channel().missing() == ()
@@ -386,7 +476,12 @@ def test_throttling_is_armed_at_once_and_the_rest_when_it_was_learnt() -> None:
     assert not armed["clock"].armed
     assert "of 60 busy minutes" in armed["clock"].detail
     later = {a.what.split(" of ")[0]: a.armed for a in Story().play(4.0).channel().armed(SETTINGS)}
-    assert later == {"throttling": True, "clock": True, "unexplained heat": True, "usual throttle time": False}
+    assert later == {
+        "throttling": True,
+        "clock": True,
+        "unexplained heat": True,
+        "usual throttle time": False,
+    }
 
 
 def test_a_card_without_counters_is_not_armed_for_throttling_and_says_why() -> None:
@@ -396,11 +491,16 @@ def test_a_card_without_counters_is_not_armed_for_throttling_and_says_why() -> N
     assert "DCGM_FI_DEV_THERMAL_VIOLATION" in armed.detail
 
 
-# -- state ------------------------------------------------------------------------------------------------------------
+# -- state
+# ------------------------------------------------------------------------------------------------------------
 
 
 def troubled() -> list[CardPoint]:
-    story = Story().play(3.0).play(0.4, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
+    story = (
+        Story()
+        .play(3.0)
+        .play(0.4, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
+    )
     return warmed(story.play(0.6).play(0.2, lambda p, _: p._replace(power_limit_w=390.0)).points)
 
 
@@ -420,7 +520,9 @@ def test_writing_it_down_anywhere_and_taking_it_up_again_changes_nothing() -> No
 def test_shifting_all_times_shifts_only_the_dates() -> None:
     points, shift_us = troubled(), 7 * HOUR_US + 12_345
     here = feed(CardChannel("GPU-1"), points).warnings(SETTINGS)
-    there = feed(CardChannel("GPU-1"), [point._replace(at_us=point.at_us + shift_us) for point in points]).warnings(SETTINGS)
+    there = feed(
+        CardChannel("GPU-1"), [point._replace(at_us=point.at_us + shift_us) for point in points]
+    ).warnings(SETTINGS)
     assert here
     assert [(w.sign, w.since_us + shift_us, w.evidence, w.summary) for w in here] == [
         (w.sign, w.since_us, w.evidence, w.summary) for w in there
@@ -445,10 +547,17 @@ def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out()
     channel.card(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
     channel.advance(story.points[-1].at_us + 2 * MINUTE_US, SETTINGS)
     assert channel.grid.dropped == 1
-    channel.grid.dropped, channel.grid.behind, channel.attendance = 0, 0, ADAPTER.validate_json(before).attendance
+    channel.grid.dropped, channel.grid.behind, channel.attendance = (
+        0,
+        0,
+        ADAPTER.validate_json(before).attendance,
+    )
     assert ADAPTER.dump_json(channel) == before
     channel.grid.dropped = 7
-    assert "left out: 7 looks that came when their minute was judged already" in channel.armed(SETTINGS)[0].detail
+    assert (
+        "left out: 7 looks that came when their minute was judged already"
+        in channel.armed(SETTINGS)[0].detail
+    )
 
 
 def ahead(years: float = 1.0) -> CardPoint:
@@ -457,7 +566,9 @@ def ahead(years: float = 1.0) -> CardPoint:
 
 
 def hot_after(channel: CardChannel, told_us: int | None) -> CardChannel:
-    """Twenty minutes of throttling; the time is told as it is, or as one that is ahead and stands still."""
+    """Twenty minutes of throttling; the time is told as it is, or as one that is ahead and stands
+    still.
+    """
     story = Story()
     story.at_us = START_US + 2 * HOUR_US
     for point in story.play(0.33, thermal=0.9).points:
@@ -490,7 +601,9 @@ def test_another_reading_from_the_future_does_not_blind_a_card_either() -> None:
 def test_a_brake_from_the_future_is_not_on_for_ever() -> None:
     channel, at_us = Story().play(2.0).channel(), ahead().at_us
     for number in range(3):
-        channel.card(HEALTHY._replace(at_us=at_us + number * SECOND_US, event_reasons=0x88), SETTINGS)
+        channel.card(
+            HEALTHY._replace(at_us=at_us + number * SECOND_US, event_reasons=0x88), SETTINGS
+        )
     assert signs_of(channel) == ["brake"]
     story = Story()
     story.at_us = START_US + 2 * HOUR_US
@@ -538,7 +651,9 @@ def test_another_length_of_a_step_blinds_no_card(step_s: float) -> None:
     story.play(0.4, thermal=0.9)
     (warning,) = feed(channel, story.points[begun:], settings).warnings(settings)
     assert (warning.sign, channel.grid.dropped) == ("thermal_duty", 0)
-    assert warning.since_us == pytest.approx(START_US + 10 * HOUR_US + 3 * MINUTE_US, abs=step_s * SECOND_US)
+    assert warning.since_us == pytest.approx(
+        START_US + 10 * HOUR_US + 3 * MINUTE_US, abs=step_s * SECOND_US
+    )
     assert channel.grid.step_us == step_s * SECOND_US
     assert len(channel.grid.waiting) <= 2
 
@@ -546,9 +661,15 @@ def test_another_length_of_a_step_blinds_no_card(step_s: float) -> None:
 def test_looks_that_wait_are_not_lost_when_the_step_changes() -> None:
     channel, settings = CardChannel("GPU-1"), DriftSettings(card_step_s=20.0)
     for second in range(0, 50, 5):
-        channel.card(HEALTHY._replace(at_us=START_US + second * SECOND_US, temp_c=60.0 + second), SETTINGS)
+        channel.card(
+            HEALTHY._replace(at_us=START_US + second * SECOND_US, temp_c=60.0 + second), SETTINGS
+        )
     channel.advance(START_US + 2 * MINUTE_US, settings)
-    assert [(minute.at_us - START_US) // SECOND_US for minute in channel.history.minutes] == [0, 20, 40]
+    assert [(minute.at_us - START_US) // SECOND_US for minute in channel.history.minutes] == [
+        0,
+        20,
+        40,
+    ]
     assert [minute.temp_c for minute in channel.history.minutes] == [67.5, 87.5, 102.5]
 
 
@@ -564,7 +685,11 @@ def test_asking_changes_nothing() -> None:
 def test_the_state_stays_small_for_ever() -> None:
     channel = CardChannel("GPU-1")
     for minute in range(0, 20 * 24 * 60, 5):  # twenty days
-        point = HEALTHY._replace(at_us=START_US + minute * MINUTE_US, power_w=300.0 + minute % 97, temp_c=50.0 + minute % 13)
+        point = HEALTHY._replace(
+            at_us=START_US + minute * MINUTE_US,
+            power_w=300.0 + minute % 97,
+            temp_c=50.0 + minute % 13,
+        )
         channel.card(point, SETTINGS)
         channel.advance(point.at_us, SETTINGS)
     assert len(ADAPTER.dump_json(channel)) < 60_000

@@ -14,9 +14,13 @@ from monitor.model import CanaryPoint
 SETTINGS = DriftSettings(levels={"chat": 1000.0})
 
 
-def canary(minute: float, ttft_ms: float | None = 200.0, outcome: str = "ok", traffic_class: str = "chat") -> CanaryPoint:
+def canary(
+    minute: float, ttft_ms: float | None = 200.0, outcome: str = "ok", traffic_class: str = "chat"
+) -> CanaryPoint:
     at = round(minute * MINUTE_US)
-    return CanaryPoint(at, at + 2_000_000, "p", traffic_class, "warm", outcome, ttft_ms=ttft_ms, e2e_ms=2000.0)
+    return CanaryPoint(
+        at, at + 2_000_000, "p", traffic_class, "warm", outcome, ttft_ms=ttft_ms, e2e_ms=2000.0
+    )
 
 
 def waits(minute: float) -> CanaryPoint:
@@ -59,7 +63,9 @@ def test_without_a_level_only_those_without_a_first_token_count() -> None:
     assert exceeded(slow._replace(ttft_ms=None, outcome="timeout"), SETTINGS) is True
 
 
-@pytest.mark.parametrize("outcome", ["rejected", "refused", "http_error", "cancelled", "asleep", "truncated"])
+@pytest.mark.parametrize(
+    "outcome", ["rejected", "refused", "http_error", "cancelled", "asleep", "truncated"]
+)
 def test_what_failed_for_another_reason_says_nothing_of_waiting(outcome: str) -> None:
     assert exceeded(canary(0, None, outcome), SETTINGS) is None
 
@@ -107,7 +113,9 @@ def test_it_closes_when_the_canaries_come_in_time_again() -> None:
 @pytest.mark.parametrize("every", [5, 15, 60])
 def test_a_class_that_is_asked_seldom_need_not_wait_for_so_many(every: int) -> None:
     channel = fed(*(waits(every * n) for n in range(30)))
-    closed = next(n for n in range(30) if effect(fed(canary(every * (30 + n)), channel=channel)) is None)
+    closed = next(
+        n for n in range(30) if effect(fed(canary(every * (30 + n)), channel=channel)) is None
+    )
     assert closed == max(6, 60 // every + 1)
 
 
@@ -128,7 +136,10 @@ def test_a_moment_in_which_one_waits_is_not_in_time() -> None:
 
 
 def test_classes_are_judged_apart() -> None:
-    channel = fed(*(waits(m)._replace(traffic_class="batch") for m in range(6)), *(canary(m) for m in range(6)))
+    channel = fed(
+        *(waits(m)._replace(traffic_class="batch") for m in range(6)),
+        *(canary(m) for m in range(6)),
+    )
     assert set(channel.effects(SETTINGS)) == {"batch"}
 
 
@@ -154,7 +165,11 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
 
 def test_a_dump_in_the_middle_changes_nothing() -> None:
     adapter = TypeAdapter(LevelChannel)
-    points = [*(canary(m) for m in range(20)), *(waits(20 + m) for m in range(8)), *(canary(28 + m) for m in range(3))]
+    points = [
+        *(canary(m) for m in range(20)),
+        *(waits(20 + m) for m in range(8)),
+        *(canary(28 + m) for m in range(3)),
+    ]
     whole = fed(*points)
     for cut in range(len(points)):
         half = adapter.validate_json(adapter.dump_json(fed(*points[:cut])))

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from cardstories import HEALTHY
 
-from monitor.judge.drift.looks import Look, Stretch, look_of_card, look_of_sample, merged, middle, minute_of, tells_of_card
+from monitor.judge.drift.looks import (
+    Look,
+    Stretch,
+    look_of_card,
+    look_of_sample,
+    merged,
+    middle,
+    minute_of,
+    tells_of_card,
+)
 from monitor.judge.drift.values import SECOND_US
 from monitor.model import CanaryPoint
 
@@ -28,7 +37,10 @@ def test_the_median_is_of_what_is_known() -> None:
 
 
 def test_the_clock_of_a_minute_is_the_median_of_its_busy_looks() -> None:
-    looks = [look(s, sm_clock_mhz=mhz) for s, mhz in ((0, 1980.0), (15, 1530.0), (30, 1980.0), (45, 1980.0))]
+    looks = [
+        look(s, sm_clock_mhz=mhz)
+        for s, mhz in ((0, 1980.0), (15, 1530.0), (30, 1980.0), (45, 1980.0))
+    ]
     idle = look(55, util=0.0, sm_clock_mhz=345.0, temp_c=40.0)
     found = minute(*looks, idle)
     assert (found.sm_clock_mhz, found.temp_c, found.busy) == (1980.0, 60.0, 1)
@@ -45,7 +57,11 @@ def test_without_utilisation_a_look_that_draws_much_counts_as_busy() -> None:
 
 
 def test_a_share_of_time_is_what_the_counter_grew_by_since_the_last_look_before() -> None:
-    found = minute(look(5, throttle_thermal_ns=4 * SECOND_NS), look(55, throttle_thermal_ns=16 * SECOND_NS), before=look(-5))
+    found = minute(
+        look(5, throttle_thermal_ns=4 * SECOND_NS),
+        look(55, throttle_thermal_ns=16 * SECOND_NS),
+        before=look(-5),
+    )
     assert found.thermal_duty == pytest.approx(16 / 60, abs=1e-4)
 
 
@@ -68,12 +84,27 @@ def test_a_counter_says_nothing_about_a_long_gap() -> None:
 
 
 def test_bits_are_those_of_busy_looks() -> None:
-    assert minute(look(0, event_reasons=0x20), look(5, event_reasons=0x4), look(10, util=0.0, event_reasons=0x1)).reasons == 0x24
+    assert (
+        minute(
+            look(0, event_reasons=0x20),
+            look(5, event_reasons=0x4),
+            look(10, util=0.0, event_reasons=0x1),
+        ).reasons
+        == 0x24
+    )
     assert minute(look(0, event_reasons=None)).reasons is None
 
 
 def sample(**changes: object) -> Look:
-    point = CanaryPoint(0, 2 * SECOND_US, gpu_uuid="GPU-1", gpu_temp_c=61.0, sm_clock_mhz=1980.0, gpu_util=0.3, throttle_thermal_ms=500.0)
+    point = CanaryPoint(
+        0,
+        2 * SECOND_US,
+        gpu_uuid="GPU-1",
+        gpu_temp_c=61.0,
+        sm_clock_mhz=1980.0,
+        gpu_util=0.3,
+        throttle_thermal_ms=500.0,
+    )
     return look_of_sample(point._replace(**changes))
 
 
@@ -98,8 +129,12 @@ def test_a_sample_tells_the_share_of_its_time() -> None:
 
 
 @pytest.mark.parametrize(("name", "counters"), [("thermal", 2), ("power", 1), ("brake", 1)])
-def test_more_than_can_have_passed_between_two_readings_is_unknown(name: str, counters: int) -> None:
-    """A sample of two seconds, with readings up to ten seconds further apart; by software and by hardware, heat may be counted twice."""
+def test_more_than_can_have_passed_between_two_readings_is_unknown(
+    name: str, counters: int
+) -> None:
+    """A sample of two seconds, with readings up to ten seconds further apart; by software and by
+    hardware, heat may be counted twice.
+    """
     most_ms = counters * 12_000.0
     share = f"{name}_share"
     assert getattr(sample(**{f"throttle_{name}_ms": most_ms}), share) == 1.0
@@ -116,9 +151,18 @@ def test_of_an_answer_of_unknown_length_no_share_of_time_is_known() -> None:
 
 
 def test_the_length_is_that_of_first_token_and_rate_where_no_duration_was_told() -> None:
-    found = sample(**NAMELESS, ttft_ms=500.0, completion_tokens=151.0, decode_tok_s=100.0, throttle_thermal_ms=500.0, gpu_util=0.1)
+    found = sample(
+        **NAMELESS,
+        ttft_ms=500.0,
+        completion_tokens=151.0,
+        decode_tok_s=100.0,
+        throttle_thermal_ms=500.0,
+        gpu_util=0.1,
+    )
     assert (found.thermal_share, found.sm_clock_mhz) == (0.25, 1980.0)
-    short = sample(**NAMELESS, ttft_ms=20.0, completion_tokens=8.0, decode_tok_s=100.0, gpu_util=0.9)
+    short = sample(
+        **NAMELESS, ttft_ms=20.0, completion_tokens=8.0, decode_tok_s=100.0, gpu_util=0.9
+    )
     assert short.sm_clock_mhz is None
 
 
@@ -142,7 +186,14 @@ def test_other_readings_count_whatever_the_length() -> None:
 
 def test_any_reading_a_card_can_be_judged_by_is_enough() -> None:
     assert not tells_of_card(CanaryPoint(0, 0, gpu_uuid="GPU-1"))
-    for name in ("sm_clock_mhz", "gpu_temp_c", "gpu_margin_c", "power_limit_w", "throttle_thermal_ms", "throttle_brake_ms"):
+    for name in (
+        "sm_clock_mhz",
+        "gpu_temp_c",
+        "gpu_margin_c",
+        "power_limit_w",
+        "throttle_thermal_ms",
+        "throttle_brake_ms",
+    ):
         assert tells_of_card(CanaryPoint(0, 0, gpu_uuid="GPU-1")._replace(**{name: 0.0}))
 
 
@@ -155,5 +206,12 @@ def test_stretches_are_merged_by_their_busy_minutes_and_shares_by_time() -> None
 
 
 def test_a_limit_is_the_last_one_that_was_told() -> None:
-    assert minute(look(0, power_limit_w=700.0), look(50, power_limit_w=500.0)).power_limit_w == 500.0
-    assert merged([Stretch(0, power_limit_w=700.0), Stretch(1, power_limit_w=500.0), Stretch(2)]).power_limit_w == 500.0
+    assert (
+        minute(look(0, power_limit_w=700.0), look(50, power_limit_w=500.0)).power_limit_w == 500.0
+    )
+    assert (
+        merged(
+            [Stretch(0, power_limit_w=700.0), Stretch(1, power_limit_w=500.0), Stretch(2)]
+        ).power_limit_w
+        == 500.0
+    )

@@ -18,18 +18,33 @@ class Pairs:
     """A probe that is sent twice every twenty minutes."""
 
     def __init__(self, tells_tokens: bool = True) -> None:
-        self.channel, self.tells_tokens, self.chance, self.number = PrefixChannel(), tells_tokens, Random(1), 0
+        self.channel, self.tells_tokens, self.chance, self.number = (
+            PrefixChannel(),
+            tells_tokens,
+            Random(1),
+            0,
+        )
 
     def play(self, count: int, works: bool = True, start_us: int = 1) -> Pairs:
         for _ in range(count):
             at_us = START_US + self.number * EVERY_US
             self.number += 1
-            first = CanaryPoint(at_us, at_us + SECOND_US // 10, "pair", prompt_tokens=600.0, ttft_ms=28.0 * self.chance.uniform(0.95, 1.1))
+            first = CanaryPoint(
+                at_us,
+                at_us + SECOND_US // 10,
+                "pair",
+                prompt_tokens=600.0,
+                ttft_ms=28.0 * self.chance.uniform(0.95, 1.1),
+            )
             first = first._replace(process_start_us=start_us)
             took_ms = (10.0 if works else 28.0) * self.chance.uniform(0.95, 1.1)
             cached = (592.0 if works else 0.0) if self.tells_tokens else None
             again = first._replace(
-                at_us=at_us + SECOND_US, known_us=at_us + 2 * SECOND_US, probe="pair-again", ttft_ms=took_ms, cached_tokens=cached
+                at_us=at_us + SECOND_US,
+                known_us=at_us + 2 * SECOND_US,
+                probe="pair-again",
+                ttft_ms=took_ms,
+                cached_tokens=cached,
             )
             self.channel.canary(first, SETTINGS)
             self.channel.canary(again, SETTINGS)
@@ -50,8 +65,21 @@ def test_where_only_the_cached_tokens_tell_their_share_is_the_figure() -> None:
     pairs = Pairs().play(40)
     for pair in range(4):
         at_us = START_US + (40 + pair) * EVERY_US
-        first = CanaryPoint(at_us, at_us, "pair", prompt_tokens=600.0, ttft_ms=28.0, process_start_us=1, phase="idle")
-        again = first._replace(at_us=at_us + SECOND_US, known_us=at_us + SECOND_US, probe="pair-again", cached_tokens=0.0)
+        first = CanaryPoint(
+            at_us,
+            at_us,
+            "pair",
+            prompt_tokens=600.0,
+            ttft_ms=28.0,
+            process_start_us=1,
+            phase="idle",
+        )
+        again = first._replace(
+            at_us=at_us + SECOND_US,
+            known_us=at_us + SECOND_US,
+            probe="pair-again",
+            cached_tokens=0.0,
+        )
         pairs.channel.canary(first, SETTINGS)
         pairs.channel.canary(again, SETTINGS)
     effect = pairs.channel.effect()
@@ -63,7 +91,10 @@ def test_a_canary_whose_configuration_could_not_be_read_changes_nothing() -> Non
     pairs = Pairs().play(40)
     before = pairs.channel.pairs
     at_us = START_US + 41 * EVERY_US
-    pairs.channel.canary(CanaryPoint(at_us, at_us, "other", ttft_ms=20.0, process_start_us=None, fingerprint=None), SETTINGS)
+    pairs.channel.canary(
+        CanaryPoint(at_us, at_us, "other", ttft_ms=20.0, process_start_us=None, fingerprint=None),
+        SETTINGS,
+    )
     pairs.play(1)
     assert pairs.channel.pairs == before + 1
 
@@ -100,7 +131,11 @@ def test_more_misses_in_a_row_are_needed_where_fewer_false_alarms_are_allowed() 
 def test_misses_since_the_process_began_need_fewer_pairs() -> None:
     def pairs_until_it_is_said(start_us: int) -> int:
         pairs = Pairs().play(40)
-        return next(n for n in range(1, 20) if pairs.play(1, works=False, start_us=start_us).channel.effect() is not None)
+        return next(
+            n
+            for n in range(1, 20)
+            if pairs.play(1, works=False, start_us=start_us).channel.effect() is not None
+        )
 
     assert pairs_until_it_is_said(start_us=2) < pairs_until_it_is_said(start_us=1)
 
@@ -108,7 +143,9 @@ def test_misses_since_the_process_began_need_fewer_pairs() -> None:
 def test_the_second_of_another_pair_is_not_compared_with_the_first_of_this() -> None:
     channel = PrefixChannel()
     first = CanaryPoint(START_US, START_US + SECOND_US, "pair", ttft_ms=28.0)
-    late = first._replace(at_us=START_US + EVERY_US, known_us=START_US + EVERY_US, probe="pair-again", ttft_ms=10.0)
+    late = first._replace(
+        at_us=START_US + EVERY_US, known_us=START_US + EVERY_US, probe="pair-again", ttft_ms=10.0
+    )
     channel.canary(first, SETTINGS)
     channel.canary(late, SETTINGS)
     assert not channel.learnt

@@ -1,4 +1,6 @@
-"""What must not matter to a detector, does not: when it happens, what the target is called, where it is interrupted, in which unit."""
+"""What must not matter to a detector, does not: when it happens, what the target is called, where
+it is interrupted, in which unit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ FEW = settings(max_examples=12, deadline=None)
 
 
 def slower(state: State, _hour: float) -> None:
-    state.slow, state.clock_mhz, state.power_w, state.thermal, state.temp_c = 1.1, 1500.0, 300.0, 0.9, 87.0
+    state.slow, state.clock_mhz, state.power_w, state.thermal, state.temp_c = (
+        1.1,
+        1500.0,
+        300.0,
+        0.9,
+        87.0,
+    )
 
 
 @cache
@@ -32,7 +40,9 @@ def points() -> tuple[Point, ...]:
     return (*story.play(4.0), *story.play(1.0, slower))
 
 
-def replay(what: Iterable[Point], target: str = "box", detector: Detector | None = None) -> list[list[Finding]]:
+def replay(
+    what: Iterable[Point], target: str = "box", detector: Detector | None = None
+) -> list[list[Finding]]:
     """What is found after each point at which it may have changed."""
     detector = Detector() if detector is None else detector
     found: list[list[Finding]] = [[]]
@@ -53,7 +63,9 @@ def reference() -> list[list[Finding]]:
 def shifted(point: Point, by_us: int) -> Point:
     if isinstance(point, CanaryPoint):
         start_us = None if point.process_start_us is None else point.process_start_us + by_us
-        return point._replace(at_us=point.at_us + by_us, known_us=point.known_us + by_us, process_start_us=start_us)
+        return point._replace(
+            at_us=point.at_us + by_us, known_us=point.known_us + by_us, process_start_us=start_us
+        )
     return point._replace(at_us=point.at_us + by_us)
 
 
@@ -61,7 +73,9 @@ def later(finding: Finding, by_us: int) -> dict[str, Any]:
     """A finding as plain values, with every moment in it moved."""
     evidence = dict(finding.evidence)
     if "effects" in evidence:
-        evidence["effects"] = [{k: v for k, v in effect.items() if k != "since"} for effect in evidence["effects"]]
+        evidence["effects"] = [
+            {k: v for k, v in effect.items() if k != "since"} for effect in evidence["effects"]
+        ]
     return {
         "key": finding.key,
         "severity": finding.severity,
@@ -80,15 +94,23 @@ def test_the_story_is_one_in_which_something_is_found() -> None:
 @given(st.integers(min_value=-(10**15), max_value=10**15))
 def test_shifting_all_times_shifts_what_is_found_and_nothing_else(by_us: int) -> None:
     moved = replay(shifted(point, by_us) for point in points())
-    assert [[later(f, 0) for f in found] for found in moved] == [[later(f, by_us) for f in found] for found in reference()]
+    assert [[later(f, 0) for f in found] for found in moved] == [
+        [later(f, by_us) for f in found] for found in reference()
+    ]
 
 
 @FEW
 @given(st.text(min_size=1, max_size=20))
 def test_the_name_of_the_target_is_in_texts_alone(name: str) -> None:
     renamed = replay(points(), target=name)
-    nameless = [[replace(f, target="", summary=f.summary.removeprefix(f"{name}:")) for f in found] for found in renamed]
-    assert nameless == [[replace(f, target="", summary=f.summary.removeprefix("box:")) for f in found] for found in reference()]
+    nameless = [
+        [replace(f, target="", summary=f.summary.removeprefix(f"{name}:")) for f in found]
+        for found in renamed
+    ]
+    assert nameless == [
+        [replace(f, target="", summary=f.summary.removeprefix("box:")) for f in found]
+        for found in reference()
+    ]
 
 
 @FEW
@@ -106,7 +128,9 @@ def test_what_is_stored_and_taken_up_is_the_same_to_the_last_digit() -> None:
     detector = Detector()
     feed(detector, iter(points()))
     assert STATE.validate_json(STATE.dump_json(detector)) == detector
-    assert STATE.dump_json(STATE.validate_json(STATE.dump_json(detector))) == STATE.dump_json(detector)
+    assert STATE.dump_json(STATE.validate_json(STATE.dump_json(detector))) == STATE.dump_json(
+        detector
+    )
 
 
 @FEW
@@ -121,7 +145,9 @@ def test_another_unit_of_the_first_token_changes_no_conclusion(factor: float) ->
     assert [[(f.key, f.severity, f.cause, f.since) for f in fs] for fs in found] == [
         [(f.key, f.severity, f.cause, f.since) for f in fs] for fs in reference()
     ]
-    assert found[-1][0].evidence["change_pct"] == pytest.approx(reference()[-1][0].evidence["change_pct"], abs=0.02)
+    assert found[-1][0].evidence["change_pct"] == pytest.approx(
+        reference()[-1][0].evidence["change_pct"], abs=0.02
+    )
 
 
 @FEW
@@ -136,7 +162,9 @@ def test_another_unit_of_the_decode_rate_changes_no_conclusion(factor: float) ->
     assert [[(f.key, f.severity, f.cause) for f in fs] for fs in found] == [
         [(f.key, f.severity, f.cause) for f in fs] for fs in reference()
     ]
-    assert found[-1][0].evidence["change_pct"] == pytest.approx(reference()[-1][0].evidence["change_pct"], abs=0.02)
+    assert found[-1][0].evidence["change_pct"] == pytest.approx(
+        reference()[-1][0].evidence["change_pct"], abs=0.02
+    )
 
 
 def test_how_often_the_time_is_told_changes_nothing() -> None:

@@ -1,4 +1,6 @@
-"""A replay opens, updates and closes what the daemon would have, and changes nothing by being split."""
+"""A replay opens, updates and closes what the daemon would have, and changes nothing by being
+split.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,14 @@ def story(entries: list[Entry]) -> list[tuple[str, float, float | None]]:
     def minute(us: int) -> float:
         return round((us - START_US) / MINUTE_US, 1)
 
-    return [(e.finding.kind.value, minute(e.opened_us), None if e.closed_us is None else minute(e.closed_us)) for e in entries]
+    return [
+        (
+            e.finding.kind.value,
+            minute(e.opened_us),
+            None if e.closed_us is None else minute(e.closed_us),
+        )
+        for e in entries
+    ]
 
 
 def test_a_finding_opens_one_incident_that_closes_when_it_is_over() -> None:
@@ -40,7 +49,10 @@ def test_a_finding_opens_one_incident_that_closes_when_it_is_over() -> None:
     entries = replayed([a_canary(n, decode_tok_s=float(rate)) for n, rate in enumerate(rates)])
     assert story(entries) == [("speed", 2.0, 5.0)]
     [entry] = entries
-    assert (entry.severity, entry.updates) == (Severity.PAGE, 2)  # the loudest it was; it rose and fell
+    assert (entry.severity, entry.updates) == (
+        Severity.PAGE,
+        2,
+    )  # the loudest it was; it rose and fell
     assert entry.pages_us is not None
     assert entry.figure("metric") == "decode"
     assert entry.figure("low_pct") < entry.figure("change_pct") < entry.figure("high_pct")
@@ -52,7 +64,12 @@ def test_what_is_open_at_the_end_stays_open() -> None:
 
 def test_points_come_in_the_order_in_which_they_were_known() -> None:
     long, short = a_canary(0, e2e_ms=150_000.0), a_canary(1)
-    assert list(in_order([long, short], [a_reading(2)], [a_look(0.5)])) == [a_look(0.5), short, a_reading(2), long]
+    assert list(in_order([long, short], [a_reading(2)], [a_look(0.5)])) == [
+        a_look(0.5),
+        short,
+        a_reading(2),
+        long,
+    ]
 
 
 def test_the_time_is_said_with_each_canary_and_every_ten_seconds_of_readings() -> None:
@@ -77,21 +94,36 @@ def test_a_detector_that_says_that_nothing_changed_is_not_asked() -> None:
         def findings(self, target: str, now_us: int, settings: DriftSettings) -> Any:
             raise AssertionError("asked for nothing")
 
-    assert Replay("local", Still(), DriftSettings()).run([a_canary(n) for n in range(9)]).entries == []
+    assert (
+        Replay("local", Still(), DriftSettings()).run([a_canary(n) for n in range(9)]).entries == []
+    )
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_a_replay_that_is_split_finds_the_same(cut: int) -> None:
     rates = [100.0, 70.0, 75.0, 100.0, 60.0, 99.0]
-    points: list[Point] = [a_canary(n, decode_tok_s=rate, verdict="fail" if n > 3 else "pass") for n, rate in enumerate(rates)]
-    points += [a_canary(6 + n, outcome="http_error", decode_tok_s=None, ttft_ms=None) for n in range(4)]
+    points: list[Point] = [
+        a_canary(n, decode_tok_s=rate, verdict="fail" if n > 3 else "pass")
+        for n, rate in enumerate(rates)
+    ]
+    points += [
+        a_canary(6 + n, outcome="http_error", decode_tok_s=None, ttft_ms=None) for n in range(4)
+    ]
     points += [a_reading(10 + n / 5, state="refused") for n in range(3)]
-    whole, split = Replay("local", Tally(), DriftSettings()), Replay("local", Tally(), DriftSettings())
+    whole, split = (
+        Replay("local", Tally(), DriftSettings()),
+        Replay("local", Tally(), DriftSettings()),
+    )
     whole.run(points)
     split.run(points[:cut])
     split.detector = codec(Tally).load(codec(Tally).dump(split.detector))
     split.run(points[cut:])
-    assert {e.finding.kind.value for e in whole.book.entries} == {"speed", "quality", "unknown_lasting", "server_down"}
+    assert {e.finding.kind.value for e in whole.book.entries} == {
+        "speed",
+        "quality",
+        "unknown_lasting",
+        "server_down",
+    }
     assert split.book == whole.book
     assert split.counts == whole.counts
 
@@ -102,13 +134,19 @@ def test_what_was_pinned_on_the_way_is_learnt_anew_at_that_moment() -> None:
 
 
 def test_nobody_answering_is_down_and_closes_with_the_first_answer() -> None:
-    points: list[Point] = [a_canary(0), *(a_reading(1 + n / 4, state="refused") for n in range(4)), a_reading(2)]
+    points: list[Point] = [
+        a_canary(0),
+        *(a_reading(1 + n / 4, state="refused") for n in range(4)),
+        a_reading(2),
+    ]
     assert story(replayed(points)) == [("server_down", 1.2, 2.0)]
     assert replayed(points, Rules(same_address=False)) == []
 
 
 def test_canaries_that_are_refused_are_down_too() -> None:
-    refused = [a_canary(n, outcome="refused", decode_tok_s=None, ttft_ms=None, e2e_ms=1.0) for n in (1, 2)]
+    refused = [
+        a_canary(n, outcome="refused", decode_tok_s=None, ttft_ms=None, e2e_ms=1.0) for n in (1, 2)
+    ]
     assert story(replayed([a_canary(0), *refused, a_canary(3)])) == [("server_down", 2.0, 3.0)]
 
 
@@ -118,7 +156,9 @@ def test_a_hung_canary_opens_hung_until_one_is_answered() -> None:
 
 
 def test_three_runs_without_a_usable_answer_are_a_lasting_unknown() -> None:
-    failed = [a_canary(n, outcome="http_error", decode_tok_s=None, ttft_ms=None) for n in range(1, 5)]
+    failed = [
+        a_canary(n, outcome="http_error", decode_tok_s=None, ttft_ms=None) for n in range(1, 5)
+    ]
     assert story(replayed([a_canary(0), *failed, a_canary(5)])) == [("unknown_lasting", 3.0, 5.0)]
 
 
@@ -132,12 +172,17 @@ def test_silence_is_told_where_readings_show_that_somebody_watched() -> None:
     watched: list[Point] = [a_reading(n / 4) for n in range(4 * 10)]
     entries = replayed([a_canary(0), *watched, a_canary(9)], rules)
     assert story(entries) == [("no_samples", 3.2, 9.2)]
-    assert replayed([a_canary(0), *watched, a_canary(9)]) == []  # nobody said how often it should measure
+    assert (
+        replayed([a_canary(0), *watched, a_canary(9)]) == []
+    )  # nobody said how often it should measure
 
 
 def test_a_time_without_readings_was_ours_and_no_silence_of_the_server() -> None:
     rules = Rules(intervals={"sky": timedelta(minutes=1)})
-    gap: list[Point] = [*(a_reading(n / 4) for n in range(4)), *(a_reading(300 + n / 4) for n in range(4))]
+    gap: list[Point] = [
+        *(a_reading(n / 4) for n in range(4)),
+        *(a_reading(300 + n / 4) for n in range(4)),
+    ]
     assert replayed([a_canary(0), *gap, a_canary(301)], rules) == []
 
 
@@ -160,23 +205,47 @@ def test_a_stale_verdict_pages_nobody() -> None:
 def test_log_probabilities_that_moved_are_found_with_the_pins_at_hand() -> None:
     answered = PinnedOutput("Yes", ("Yes",), (1,), (-0.1,), "stop", 5)
     pins = {
-        n: Pin(n, "local", f"p{n}", "first", None, "", "", NOON, NOON + timedelta(days=30), (answered,), 10, noise_nat=0.01)
+        n: Pin(
+            n,
+            "local",
+            f"p{n}",
+            "first",
+            None,
+            "",
+            "",
+            NOON,
+            NOON + timedelta(days=30),
+            (answered,),
+            10,
+            noise_nat=0.01,
+        )
         for n in range(1, 6)
     }
     points: list[Point] = [
-        a_canary(10 * n + number / 10, probe=f"p{number}", verdict="pass", pin=number, running=0.0, logprob_shift=0.002 if n < 5 else 0.2)
+        a_canary(
+            10 * n + number / 10,
+            probe=f"p{number}",
+            verdict="pass",
+            pin=number,
+            running=0.0,
+            logprob_shift=0.002 if n < 5 else 0.2,
+        )
         for n in range(12)
         for number in pins
     ]
     entries = replayed(points, Rules(pins=pins))
-    assert [(e.finding.kind, e.finding.subject) for e in entries] == [(Kind.QUALITY, "log-probabilities")]
+    assert [(e.finding.kind, e.finding.subject) for e in entries] == [
+        (Kind.QUALITY, "log-probabilities")
+    ]
     assert replayed(points) == []
     crowded: list[Point] = [p._replace(running=None) for p in points if isinstance(p, CanaryPoint)]
     assert replayed(crowded, Rules(pins=pins)) == []  # nobody knows whether others were served
 
 
 def test_failures_spread_over_all_probes_are_found_as_the_daemon_finds_them() -> None:
-    """Every fourth run of twelve probes fails: each keeps its own rule, and all of them together do not."""
+    """Every fourth run of twelve probes fails: each keeps its own rule, and all of them together do
+    not.
+    """
     names = [f"p{n}" for n in range(12)]
     points: list[Point] = [
         a_canary(15 * r + n / 10, probe=name, verdict="fail" if (r + n) % 4 == 0 else "pass")
@@ -184,7 +253,11 @@ def test_failures_spread_over_all_probes_are_found_as_the_daemon_finds_them() ->
         for n, name in enumerate(names)
     ]
     [entry] = replayed(points)
-    assert (entry.finding.kind, entry.finding.subject, entry.severity) == (Kind.QUALITY, SEVERAL, Severity.PAGE)
+    assert (entry.finding.kind, entry.finding.subject, entry.severity) == (
+        Kind.QUALITY,
+        SEVERAL,
+        Severity.PAGE,
+    )
 
 
 def test_the_second_answer_of_a_probe_that_is_sent_twice_is_judged_as_the_probe_asks() -> None:
@@ -193,10 +266,14 @@ def test_the_second_answer_of_a_probe_that_is_sent_twice_is_judged_as_the_probe_
     assert story(replayed(points, Rules(probes={"pair": pair}))) == [("quality", 3.0, None)]
 
 
-def test_a_long_healthy_time_costs_no_more_than_keeping_its_last_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_healthy_time_costs_no_more_than_keeping_its_last_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def asked(*_: Any) -> Any:
         raise AssertionError("asked for nothing")
 
     monkeypatch.setattr(LastAnswers, "findings", asked)
-    points: list[Point] = [a_canary(n, verdict="pass", pin=1, logprob_shift=0.001, running=0.0) for n in range(500)]
+    points: list[Point] = [
+        a_canary(n, verdict="pass", pin=1, logprob_shift=0.001, running=0.0) for n in range(500)
+    ]
     assert replayed(points) == []

@@ -15,15 +15,25 @@ SETTINGS = DriftSettings()
 START_US = 1_700_000_000_000_000
 
 
-def offsets(now: float, half: float = 0.005, blocks: int = 6, scatter: float = 0.01, others: int = 1) -> list[StartOffset]:
+def offsets(
+    now: float, half: float = 0.005, blocks: int = 6, scatter: float = 0.01, others: int = 1
+) -> list[StartOffset]:
     earlier = StartOffset(START_US, START_US, 0.0, 0.002, 200, 0.01, 1)
-    return [earlier, StartOffset(START_US + HOUR_US, START_US + HOUR_US, now, half, blocks, scatter, others)]
+    return [
+        earlier,
+        StartOffset(START_US + HOUR_US, START_US + HOUR_US, now, half, blocks, scatter, others),
+    ]
 
 
 def channel() -> StartChannel:
     found = StartChannel()
     for process_us in (START_US, START_US + HOUR_US):
-        found.canary(CanaryPoint(process_us, process_us + MINUTE_US, process_start_us=process_us, fingerprint="a"), SETTINGS)
+        found.canary(
+            CanaryPoint(
+                process_us, process_us + MINUTE_US, process_start_us=process_us, fingerprint="a"
+            ),
+            SETTINGS,
+        )
     return found
 
 
@@ -77,11 +87,16 @@ def test_the_first_digest_that_is_seen_is_no_change() -> None:
 def test_a_change_of_the_digest_is_remembered() -> None:
     starts = channel()
     at_us = START_US + 5 * HOUR_US
-    starts.canary(CanaryPoint(at_us, at_us + MINUTE_US, process_start_us=START_US + HOUR_US, fingerprint="b"), SETTINGS)
+    starts.canary(
+        CanaryPoint(at_us, at_us + MINUTE_US, process_start_us=START_US + HOUR_US, fingerprint="b"),
+        SETTINGS,
+    )
     assert starts.digest_changed(at_us + 2 * MINUTE_US) == at_us
 
 
-def series(loss: float, step_at: float | None = None, hours: int = 10, seed: int = 0) -> list[tuple[int, float]]:
+def series(
+    loss: float, step_at: float | None = None, hours: int = 10, seed: int = 0
+) -> list[tuple[int, float]]:
     """Residuals every five minutes: by the hour, or in one step after `step_at` hours."""
     chance = Random(seed)
     found = []

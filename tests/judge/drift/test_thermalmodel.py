@@ -27,7 +27,9 @@ def varied(hours: float) -> Story:
 
 
 def residuals(channel: CardChannel, last: int) -> list[float]:
-    return [minute.residual_c for minute in channel.history.last(last) if minute.residual_c is not None]
+    return [
+        minute.residual_c for minute in channel.history.last(last) if minute.residual_c is not None
+    ]
 
 
 def test_of_a_healthy_card_power_explains_the_temperature_also_while_it_warms_up() -> None:
@@ -62,7 +64,13 @@ def test_after_a_gap_the_filters_begin_where_the_temperature_is_explained() -> N
     story.point = story.point._replace(power_w=250.0)
     story.play(0.1)
     points = warmed(story.points)
-    channel = learnt([point for point in points if point.at_us >= hot_us or point.at_us < hot_us - 300 * SECOND_US])
+    channel = learnt(
+        [
+            point
+            for point in points
+            if point.at_us >= hot_us or point.at_us < hot_us - 300 * SECOND_US
+        ]
+    )
     found = residuals(channel, 6)
     assert len(found) == 6
     assert max(abs(residual) for residual in found) < 3.0
@@ -81,5 +89,9 @@ def test_the_energy_counter_is_believed_rather_than_a_moment_of_power() -> None:
 def test_an_energy_counter_that_was_reset_is_left_out() -> None:
     model = ThermalModel()
     for second, joules in ((0, 9e9), (10, 5.0), (20, 3005.0)):
-        model.step(look_of_card(CardPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=300.0, energy_j=joules)))
+        model.step(
+            look_of_card(
+                CardPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=300.0, energy_j=joules)
+            )
+        )
     assert all(abs(watts - 300.0) < 1.0 for watts in model.filters)

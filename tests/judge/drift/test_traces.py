@@ -1,4 +1,6 @@
-"""The judges of cards on the readings of a real one: eleven tests of a model on a GB10, 10 hours (benchmarks/data/gpu/PROVENANCE.md)."""
+"""The judges of cards on the readings of a real one: eleven tests of a model on a GB10, 10 hours
+(benchmarks/data/gpu/PROVENANCE.md).
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,17 @@ def played(points: list[CardPoint]) -> tuple[CardChannel, dict[str, str]]:
     return channel, causes
 
 
-def test_a_healthy_card_raises_nothing_although_it_works_at_84_degrees(points: list[CardPoint]) -> None:
+def test_a_healthy_card_raises_nothing_although_it_works_at_84_degrees(
+    points: list[CardPoint],
+) -> None:
     channel, causes = played(points)
     assert max(point.temp_c or 0.0 for point in points) >= 84.0
     assert causes == {}
-    assert all(armed.armed for armed in channel.armed(SETTINGS) if "clock" in armed.what or "heat" in armed.what)
+    assert all(
+        armed.armed
+        for armed in channel.armed(SETTINGS)
+        if "clock" in armed.what or "heat" in armed.what
+    )
 
 
 def test_worse_cooling_in_the_last_hours_is_found_and_called_heat(points: list[CardPoint]) -> None:
@@ -62,18 +70,30 @@ def test_worse_cooling_in_the_last_hours_is_found_and_called_heat(points: list[C
     for point in points:
         more = min(12.0, max(0.0, (point.at_us - since_us) / SECOND_US / 300))
         temp_c, margin_c = (point.temp_c or 0.0) + more, (point.margin_c or 0.0) - more
-        worse.append(point._replace(temp_c=temp_c, margin_c=margin_c, sm_clock_mhz=(point.sm_clock_mhz or 0.0) - 4.5 * more))
+        worse.append(
+            point._replace(
+                temp_c=temp_c,
+                margin_c=margin_c,
+                sm_clock_mhz=(point.sm_clock_mhz or 0.0) - 4.5 * more,
+            )
+        )
     _, causes = played(worse)
     assert "thermal_residual" in causes
     assert set(causes.values()) == {"heat"}
 
 
-def test_a_clock_that_firmware_holds_is_a_hidden_limit_where_reasons_say_nothing(points: list[CardPoint]) -> None:
+def test_a_clock_that_firmware_holds_is_a_hidden_limit_where_reasons_say_nothing(
+    points: list[CardPoint],
+) -> None:
     since_us = points[-1].at_us - 1800 * SECOND_US
     held = [
         point._replace(event_reasons=0)
         if point.at_us < since_us
-        else point._replace(event_reasons=0, sm_clock_mhz=799.0, power_w=20.0 + 0.1 * max(0.0, (point.power_w or 0.0) - 20.0))
+        else point._replace(
+            event_reasons=0,
+            sm_clock_mhz=799.0,
+            power_w=20.0 + 0.1 * max(0.0, (point.power_w or 0.0) - 20.0),
+        )
         for point in points
     ]
     assert played(held)[1] == {"hidden_limit": "hidden_limit"}

@@ -15,7 +15,9 @@ from monitor.judge.drift.offsets import Start, scatter_of
 from monitor.judge.drift.wander import _covariance, fit_wander
 
 
-def wandering(n: int, sd: float, tau: float, noise: float, white: float = 0.0, seed: int = 1) -> list[Block]:
+def wandering(
+    n: int, sd: float, tau: float, noise: float, white: float = 0.0, seed: int = 1
+) -> list[Block]:
     draw, phi = random.Random(seed), math.exp(-1 / tau)
     w, found = draw.gauss(0, sd), []
     for i in range(n):
@@ -42,28 +44,46 @@ def test_a_quiet_server_is_never_taken_for_quieter_than_the_least() -> None:
 
 
 def test_a_short_history_is_taken_for_a_usual_one() -> None:
-    assert math.sqrt(fit_wander(wandering(30, 0.0001, 8, 0.0001), 0.0015).variance) == pytest.approx(0.005)
+    assert math.sqrt(
+        fit_wander(wandering(30, 0.0001, 8, 0.0001), 0.0015).variance
+    ) == pytest.approx(0.005)
     half_a_day = math.sqrt(fit_wander(wandering(144, 0.0001, 8, 0.0001), 0.0015).variance)
     assert 0.003 < half_a_day < 0.005
 
 
 def test_the_time_of_day_is_no_wander() -> None:
     calm = wandering(6000, 0.004, 8, 0.003)
-    daily = [b._replace(residual=b.residual + 0.004 * math.sin(2 * math.pi * b.number / 288)) for b in calm]
-    assert fit_wander(daily, 0.0015).variance == pytest.approx(fit_wander(calm, 0.0015).variance, rel=0.35)
+    daily = [
+        b._replace(residual=b.residual + 0.004 * math.sin(2 * math.pi * b.number / 288))
+        for b in calm
+    ]
+    assert fit_wander(daily, 0.0015).variance == pytest.approx(
+        fit_wander(calm, 0.0015).variance, rel=0.35
+    )
 
 
 def test_hours_without_canaries_count_for_nothing() -> None:
     whole = wandering(6000, 0.006, 8, 0.005)
     with_gaps = [b for b in whole if b.number % 500 < 350]
-    assert fit_wander(with_gaps, 0.0015).variance == pytest.approx(fit_wander(whole, 0.0015).variance, rel=0.15)
+    assert fit_wander(with_gaps, 0.0015).variance == pytest.approx(
+        fit_wander(whole, 0.0015).variance, rel=0.15
+    )
 
 
-@given(st.lists(st.one_of(st.none(), st.floats(-0.1, 0.1)), min_size=1, max_size=60), st.integers(0, 24))
-def test_the_autocovariance_is_the_mean_over_the_pairs_that_are_there(values: list[float | None], lag: int) -> None:
-    pairs = [a * b for a, b in zip(values, values[lag:], strict=False) if a is not None and b is not None]
+@given(
+    st.lists(st.one_of(st.none(), st.floats(-0.1, 0.1)), min_size=1, max_size=60),
+    st.integers(0, 24),
+)
+def test_the_autocovariance_is_the_mean_over_the_pairs_that_are_there(
+    values: list[float | None], lag: int
+) -> None:
+    pairs = [
+        a * b for a, b in zip(values, values[lag:], strict=False) if a is not None and b is not None
+    ]
     there = bytes(value is not None for value in values)
-    assert _covariance([value or 0.0 for value in values], there, lag) == pytest.approx(fmean(pairs) if pairs else 0.0, abs=1e-12)
+    assert _covariance([value or 0.0 for value in values], there, lag) == pytest.approx(
+        fmean(pairs) if pairs else 0.0, abs=1e-12
+    )
 
 
 def test_the_scatter_of_starts_is_learnt_from_three_of_them() -> None:
@@ -71,7 +91,9 @@ def test_the_scatter_of_starts_is_learnt_from_three_of_them() -> None:
         return Start(number, number, blocks=24, weight=100.0, total=100.0 * offset)
 
     assert scatter_of([start(1, 0.0), start(2, 0.2)]) == (0.01, 2)
-    scatter, known = scatter_of([start(1, -0.1), start(2, 0.1), start(3, 0.0), start(4, 0.1), start(5, -0.1)])
+    scatter, known = scatter_of(
+        [start(1, -0.1), start(2, 0.1), start(3, 0.0), start(4, 0.1), start(5, -0.1)]
+    )
     assert known == 5 and scatter == pytest.approx(0.148, abs=0.01)
     assert scatter_of([start(i, 0.0) for i in range(5)])[0] == 0.003
     assert scatter_of([start(i, 0.0) for i in range(3)], without_us=1)[1] == 2

@@ -21,7 +21,9 @@ def mixed(minute: int) -> float:
     return float(random.Random(f"load {minute}").choice([0, 1, 4, 8]))
 
 
-def compared(share: float = 1.0, wait: float = 1.0, minutes: int = 60, **kind: object) -> dict[str, Comparison]:
+def compared(
+    share: float = 1.0, wait: float = 1.0, minutes: int = 60, **kind: object
+) -> dict[str, Comparison]:
     window = ChangeWindow()
     for point in canaries(range(CHANGE), running=mixed):
         window.canary(point, SETTINGS)
@@ -29,13 +31,17 @@ def compared(share: float = 1.0, wait: float = 1.0, minutes: int = 60, **kind: o
     after = range(CHANGE, CHANGE + minutes)
     running = kind.get("running", mixed)
     assert callable(running)
-    for point in canaries(after, factor=step(0, share), wait_factor=step(0, wait), running=running, fingerprint="two"):
+    for point in canaries(
+        after, factor=step(0, share), wait_factor=step(0, wait), running=running, fingerprint="two"
+    ):
         window.canary(point, SETTINGS)
     return {c.channel: c for c in window.compare(SETTINGS)}
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.95, "slower"), (1.06, "faster"), (1.0, "same")])
-def test_what_became_of_the_decode_rate_is_told_with_an_interval(share: float, verdict: str) -> None:
+def test_what_became_of_the_decode_rate_is_told_with_an_interval(
+    share: float, verdict: str
+) -> None:
     decode = compared(share)["decode"]
     assert decode.verdict == verdict and decode.shift is not None
     assert decode.shift.low_pct <= 100 * (share - 1) <= decode.shift.high_pct
@@ -46,7 +52,11 @@ def test_decode_and_first_token_are_compared_apart() -> None:
     found = compared(wait=1.6)
     assert set(slower(found.values())) == {"ttft"}
     shift = found["ttft"].shift
-    assert shift is not None and shift.change_pct == pytest.approx(60, abs=8) and found["decode"].verdict == "same"
+    assert (
+        shift is not None
+        and shift.change_pct == pytest.approx(60, abs=8)
+        and found["decode"].verdict == "same"
+    )
 
 
 def test_more_load_after_the_change_is_no_slowness() -> None:
@@ -111,7 +121,10 @@ def test_hodges_lehmann_is_the_median_of_all_differences() -> None:
 def test_the_interval_of_the_shift_holds_the_truth_nineteen_times_in_twenty() -> None:
     draw, inside = random.Random(4), 0
     for _ in range(300):
-        strata = [([draw.gauss(k, 1) for _ in range(20)], [draw.gauss(k - 0.5, 1) for _ in range(10)]) for k in (0, 5)]
+        strata = [
+            ([draw.gauss(k, 1) for _ in range(20)], [draw.gauss(k - 0.5, 1) for _ in range(10)])
+            for k in (0, 5)
+        ]
         estimate, half = hodges_lehmann(strata)
         inside += abs(estimate + 0.5) <= half
     assert inside / 300 >= 0.92
@@ -119,7 +132,10 @@ def test_the_interval_of_the_shift_holds_the_truth_nineteen_times_in_twenty() ->
 
 def test_the_rank_test_is_right_about_nothing_and_about_something() -> None:
     draw = random.Random(5)
-    alike = [rank_test([([draw.random() for _ in range(15)], [draw.random() for _ in range(10)])]) for _ in range(400)]
+    alike = [
+        rank_test([([draw.random() for _ in range(15)], [draw.random() for _ in range(10)])])
+        for _ in range(400)
+    ]
     assert sum(p < 0.05 for p in alike) / 400 == pytest.approx(0.05, abs=0.03)
     assert rank_test([([1.0, 2.0, 3.0] * 5, [5.0, 6.0] * 5)]) < 1e-4
     assert rank_test([]) == 1.0
