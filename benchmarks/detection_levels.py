@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 from driftseries import DAY
 
-from monitor.judge.drift.levels import LevelChannel
+from monitor.judge.drift.speed.levels import LevelChannel
 from monitor.judge.drift.values import MINUTE_US, DriftSettings
 from monitor.model import CanaryPoint
 

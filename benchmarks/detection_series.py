@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median, stdev
 
-from monitor.judge.drift.speed import SpeedChannel
+from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.judge.drift.values import SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, Severity
 

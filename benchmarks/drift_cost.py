@@ -3,7 +3,7 @@ a month of samples.
 
     .venv/bin/python benchmarks/drift_cost.py [--write]
 
-The year has a sample a minute of five probes with a card, half a million rows of 27 columns.
+The year has a sample a minute of five probes with a GPU, half a million rows of 27 columns.
 `--write` puts the figures into docs/detection.md. About two minutes.
 """
 
@@ -26,7 +26,7 @@ from proofpage import stamp, write_section
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.values import DriftSettings
-from monitor.store.csvpoints import SampleCsv
+from monitor.replay.csv.points import SampleCsv
 
 YEAR, MONTH, STEPS = (
     525_600,

@@ -29,7 +29,7 @@ PLAIN_PAGE = (
     "# TYPE vllm:num_requests_running "
     'gauge\nvllm:num_requests_running{engine="0",model_name="ref"} 0\n'
 )
-CARD = {
+GPU = {
     "id": "ref",
     "object": "model",
     "root": "ref",
@@ -85,7 +85,7 @@ class ReferenceServer:
                 self._times, arrived_s, headers.get("x-request-id"), self._truth
             )
         elif path.startswith("/v1/models"):
-            _whole(writer, {"object": "list", "data": [CARD]})
+            _whole(writer, {"object": "list", "data": [GPU]})
         elif path.startswith("/version"):
             _whole(writer, {"version": "0.32.0"})
         elif path.startswith("/health"):

@@ -1,4 +1,4 @@
-"""One watched server for the tests of the whole detector: canaries, looks at its card and readings
+"""One watched server for the tests of the whole detector: canaries, looks at its GPU and readings
 of its page, minute after minute.
 """
 
@@ -11,7 +11,7 @@ from random import Random
 
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
-from monitor.model import CanaryPoint, CardPoint, Finding, Point, ServerPoint
+from monitor.model import CanaryPoint, Finding, GpuPoint, Point, ServerPoint
 
 #: Learns in two hours, so that a test of a whole story takes a moment.
 QUICK = DriftSettings(learn_h=2.0, learn_blocks=20, support_samples=20)
@@ -103,9 +103,9 @@ class ServerStory:
             prompt_tokens=20.0,
         )
 
-    def _look(self, at_us: int) -> CardPoint:
+    def _look(self, at_us: int) -> GpuPoint:
         state = self.state
-        return CardPoint(
+        return GpuPoint(
             at_us, "GPU-1", round(state.temp_c + self.chance.gauss(0.0, 0.5)), None, round(87.0 - state.temp_c), state.clock_mhz, 2619.0,
             0.95, state.power_w + self.chance.gauss(0.0, 5.0), state.limit_w, 70_000.0, state.bits, None, int(1e9 * self.thermal_s), 0, 0,
         )  # fmt: skip

@@ -125,7 +125,7 @@ class State:
     root: str = "models/tiny-canary"
     extra_models: list[Json] = field(
         default_factory=list
-    )  # more cards for /v1/models: id, root, parent
+    )  # more GPUs for /v1/models: id, root, parent
     max_model_len: int = 4096
     kv_cache_size_tokens: int = 524288
     template_salt: str = ""  # words that the chat template adds to each prompt
@@ -462,7 +462,7 @@ class StandIn:
                 request.reply(
                     {
                         "object": "list",
-                        "data": [self._card(extra) for extra in ({}, *state.extra_models)],
+                        "data": [self._gpu(extra) for extra in ({}, *state.extra_models)],
                     }
                 )
             case "GET /metrics":
@@ -479,16 +479,16 @@ class StandIn:
             case _:
                 raise ReplyError(404, {"detail": "Not Found"})
 
-    def _card(self, extra: Json) -> Json:
+    def _gpu(self, extra: Json) -> Json:
         now = int(time.time())
         permission = {
             "id": f"modelperm-{time.monotonic_ns():016x}", "object": "model_permission", "created": now,
             "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
             "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
         }  # fmt: skip
-        card = {"id": self.state.served_name, "object": "model", "created": now, "owned_by": "vllm"}
-        card |= {"root": self.state.root, "parent": None, "max_model_len": self.state.max_model_len}
-        return card | extra | {"permission": [permission]}
+        gpu = {"id": self.state.served_name, "object": "model", "created": now, "owned_by": "vllm"}
+        gpu |= {"root": self.state.root, "parent": None, "max_model_len": self.state.max_model_len}
+        return gpu | extra | {"permission": [permission]}
 
     def _tokenize(self, body: Json) -> Json:
         self._check_model(body)
@@ -512,7 +512,7 @@ class StandIn:
         return [Token("<s>", 1), *tokenize(text)]
 
     def _check_model(self, body: Json) -> None:
-        names = [self.state.served_name, *(card["id"] for card in self.state.extra_models)]
+        names = [self.state.served_name, *(gpu["id"] for gpu in self.state.extra_models)]
         if body.get("model", names[0]) not in names:
             message = (
                 f"The model `{body['model']}` does not exist. Valid aliases: {', '.join(names)}."

@@ -40,17 +40,17 @@ class DriftSettings:
         default_factory=dict
     )  # milliseconds to the first token that a traffic class may take
     thermal_duty_points: float = (
-        2.0  # of a card's time throttled for heat, above what is usual for it, in per cent of time
+        2.0  # of a GPU's time throttled for heat, above what is usual for it, in per cent of time
     )
-    margin_c: float = 5.0  # degrees to a card's own limit, below which it is warned of
+    margin_c: float = 5.0  # degrees to a GPU's own limit, below which it is warned of
     memory_max_c: float | None = (
-        None  # where the memory of these cards throttles, for cards that do not tell (a V100: 85)
+        None  # where the memory of these GPUs throttles, for GPUs that do not tell (a V100: 85)
     )
-    residual_c: float = 4.0  # degrees that a card is hotter than its power explains
-    card_step_s: float = (
-        60.0  # cards are judged in steps of this length: the "minutes" of their rules
+    residual_c: float = 4.0  # degrees that a GPU is hotter than its power explains
+    gpu_step_s: float = (
+        60.0  # GPUs are judged in steps of this length: the "minutes" of their rules
     )
-    # standard deviations that a card's busy clock is below what it does at this temperature and
+    # standard deviations that a GPU's busy clock is below what it does at this temperature and
     # power
     clock_sds: float = 4.0
 
@@ -91,12 +91,12 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something about a card that will be felt, before it is felt. `sign` names it, for example
+    """Something about a GPU that will be felt, before it is felt. `sign` names it, for example
     thermal_duty.
     """
 
     sign: str
-    subject: str  # the card's UUID
+    subject: str  # the GPU's UUID
     severity: Severity
     since_us: int
     evidence: Mapping[str, Any]
@@ -135,8 +135,8 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class CardSigns:
-    """What one card shows since an effect began, beside its reference under like utilisation.
+class GpuSigns:
+    """What one GPU shows since an effect began, beside its reference under like utilisation.
     Duties are shares of time, 0..1.
     """
 
@@ -159,7 +159,7 @@ class CardSigns:
     idle_util: Pair = Pair()  # of the idlest looks
     missing: tuple[
         str, ...
-    ] = ()  # readings that this card or exporter does not offer and a proof would need
+    ] = ()  # readings that this GPU or exporter does not offer and a proof would need
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Signs:
         str, Effect
     ]  # by channel: decode, ttft, … ; one that is not there did not move
     calm: tuple[str, ...]  # channels that are armed and did not move
-    cards: tuple[CardSigns, ...] = ()
+    gpus: tuple[GpuSigns, ...] = ()
     flow: FlowSigns = FlowSigns()
     since_us: int = 0
     restarted_us: int | None = None  # the process start that the effect follows within minutes
@@ -195,4 +195,4 @@ class Signs:
     slope_per_h: float | None = (
         None  # loss per hour of uptime (log), where it grows steadily since a start
     )
-    neighbours: bool | None = None  # another process on the card, where that can be seen
+    neighbours: bool | None = None  # another process on the GPU, where that can be seen

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from monitor.judge.drift.load import Load, decode_load, wait_load
+from monitor.judge.drift.speed.load import Load, decode_load, wait_load
 from monitor.judge.drift.values import HOUR_US, DriftSettings, Shift
 from monitor.model import CanaryPoint
 

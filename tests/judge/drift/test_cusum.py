@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from monitor.judge.drift.cusum import (
+from monitor.judge.drift.stats.cusum import (
     ExceedanceTest,
     LevelCusum,
     Sizes,

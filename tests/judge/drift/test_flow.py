@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.judge.drift.flow import FlowChannel
+from monitor.judge.drift.server.flow import FlowChannel
 from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, ServerPoint
 

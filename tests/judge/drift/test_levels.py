@@ -7,7 +7,7 @@ import random
 import pytest
 from pydantic import TypeAdapter
 
-from monitor.judge.drift.levels import LevelChannel, exceeded, threshold, wilson
+from monitor.judge.drift.speed.levels import LevelChannel, exceeded, threshold, wilson
 from monitor.judge.drift.values import MINUTE_US, DriftSettings, Effect
 from monitor.model import CanaryPoint
 
