@@ -15,17 +15,16 @@ from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from monitor.simulate.cards import CardKind as GpuKind
-from monitor.simulate.cards import kind_of
-
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import CanaryPoint, Finding, GpuPoint, Pin, PinnedOutput, Point, Severity
 from monitor.replay.csv.points import ReadingCsv, SampleCsv
 from monitor.replay.incidents import Book, Entry
 from monitor.replay.judges import Rules
 from monitor.replay.replay import Replay, in_order
 from monitor.simulate.assemble import make_world
+from monitor.simulate.cards import CardKind as GpuKind
+from monitor.simulate.cards import kind_of
 from monitor.simulate.export import EPOCH, export
 from monitor.simulate.scenario import Raises, load, names
 

@@ -22,8 +22,8 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median, stdev
 
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
 from monitor.judge.drift.speed.channel import SpeedChannel
-from monitor.judge.drift.values import SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, Severity
 
 HERE = Path(__file__).resolve().parent

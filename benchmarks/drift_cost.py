@@ -25,7 +25,7 @@ from proofpage import stamp, write_section
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.replay.csv.points import SampleCsv
 
 YEAR, MONTH, STEPS = (

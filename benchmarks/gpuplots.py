@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from gputraces import Chained
 from gputrials import Trial, changed, snapshots
 
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 
 WIDTH, PANEL, LEFT, RIGHT, TOP = 860, 96, 60, 120, 34
 COLOURS = ("#1f6f8b", "#99582a", "#b02a30", "#4a5043")

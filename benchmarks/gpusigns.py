@@ -12,10 +12,11 @@ from statistics import mean
 import gputraces
 from gputraces import Capped, Peak
 
+from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.gpu.elasticity import Elasticity, Predicted
 from monitor.judge.drift.gpu.rules import RULES
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings, Warned
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, GpuPoint
 
 V100_MEMORY_C = 85.0  # where its HBM throttles
@@ -99,9 +100,9 @@ def lines(settings: DriftSettings) -> list[str]:
     ]
 
 
-def _play(points: Sequence[GpuPoint], settings: DriftSettings) -> list[Warned]:
+def _play(points: Sequence[GpuPoint], settings: DriftSettings) -> list[GpuWarning]:
     """Everything that was ever said, each sign once, as it was first said."""
-    channel, found = GpuChannel(points[0].uuid), dict[str, Warned]()
+    channel, found = GpuChannel(points[0].uuid), dict[str, GpuWarning]()
     for point in points:
         channel.gpu(point, settings)
         channel.advance(point.at_us, settings)
@@ -156,7 +157,7 @@ def _peak_points(peak: Peak) -> list[GpuPoint]:
     return [point, *_held(point, AFTER_MIN)]
 
 
-def _said(warnings: Sequence[Warned]) -> str:
+def _said(warnings: Sequence[GpuWarning]) -> str:
     return ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in warnings) or "nothing"
 
 

@@ -11,7 +11,7 @@ import cooling
 from gputraces import GB10, Chained
 
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import GpuPoint, Severity
 
 LEARN_POINTS = 1440  # four hours before the first trial,

@@ -28,7 +28,7 @@ from gputrials import Trial, snapshots, trials
 from proofpage import stamp, write_section
 
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 
 PAGE = ROOT / "docs" / "detection.md"
 PLOT = ROOT / "docs" / "detection-GPUs.svg"

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.judge.drift.values import Armed, DriftSettings
+from monitor.judge.drift.evidence import Armed
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import CanaryPoint, Finding, GpuPoint, Kind, Point, ServerPoint, Severity
 from monitor.replay.incidents import as_time
 

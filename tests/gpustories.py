@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import GpuPoint
 
 SETTINGS = DriftSettings()

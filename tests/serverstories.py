@@ -10,7 +10,7 @@ from operator import itemgetter
 from random import Random
 
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, Finding, GpuPoint, Point, ServerPoint
 
 #: Learns in two hours, so that a test of a whole story takes a moment.

@@ -1,5 +1,5 @@
 """The block `detector:`. The defaults need no tuning; a test holds them to those of
-monitor/judge/drift/values.py.
+monitor/judge/drift/settings.py.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from monitor.daemon.driftstate import codec
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import Finding, Kind, Pin, Point, Severity
 from monitor.replay.replay import Judging, known_us
 from monitor.store import detectors, points

@@ -19,8 +19,8 @@ from monitor.model import (
     GpusView,
     Incident,
     Kind,
+    ReadProblem,
     Severity,
-    Trouble,
 )
 
 KINDS = (Kind.GPU_FAULT, Kind.TELEMETRY_BLIND, Kind.DRIVER_MISMATCH)
@@ -98,7 +98,7 @@ def judge_gpu_faults(
 
 
 def _gpu_fault(
-    target: str, gpu: str, trouble: Trouble | None, events: Sequence[GpuEvent]
+    target: str, gpu: str, trouble: ReadProblem | None, events: Sequence[GpuEvent]
 ) -> Finding:
     if trouble is not None:
         what, fault = f"{_NEEDS_HANDS[trouble.fault]}: {trouble.reason}", trouble.fault.value

@@ -40,8 +40,8 @@ from monitor.model.readings import (
     GpuFault,
     GpuReading,
     GpusView,
+    ReadProblem,
     ServerPage,
-    Trouble,
 )
 from monitor.model.sample import (
     SAMPLE_FIELDS,
@@ -91,11 +91,11 @@ __all__ = [
     "PinnedOutput",
     "Point",
     "Probe",
+    "ReadProblem",
     "Sample",
     "ServerPage",
     "ServerPoint",
     "Severity",
     "TokenLogprob",
-    "Trouble",
     "Verdict",
 ]

@@ -96,7 +96,7 @@ DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ReadProblem:
     """Why something cannot be read, and since when. `reason` is a sentence for a person and may
     change while it lasts.
     """
@@ -114,7 +114,7 @@ class GpusView:
 
     known: frozenset[str]
     answering: frozenset[str]
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    troubles: Mapping[str, ReadProblem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import CanaryPoint, GpuPoint, Point
 from monitor.replay.csv.points import UNNAMED, ReadingCsv, SampleCsv
 from monitor.replay.gpu_owners import Belonging

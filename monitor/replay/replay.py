@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
 from typing import Protocol
 
-from monitor.judge.drift.values import SECOND_US, Armed, DriftSettings
+from monitor.judge.drift.evidence import Armed
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, Finding, Kind, Point, ServerPoint
 from monitor.replay.incidents import Book
 from monitor.replay.judges import Answers, Liveness, Rules

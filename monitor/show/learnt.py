@@ -10,10 +10,10 @@ from typing import Any
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.gpu.elasticity import Slope
+from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.drift.speed.channel import Reference
 from monitor.judge.drift.speed.load import UNKNOWN_BIN
 from monitor.judge.drift.speed.track import Track
-from monitor.judge.drift.values import DriftSettings
 from monitor.show.terminal import console, number, printable
 
 THERMAL_UNIT_W = 100.0

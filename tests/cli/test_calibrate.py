@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Sample
 from monitor.store import detectors, tables
 from monitor.store.times import to_us

@@ -26,7 +26,7 @@ from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import judge_target
 from monitor.daemon.watch import TargetWatch
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Change, Finding, Incident, Kind, Outcome, Pin, Point, ServerPage, Severity
 from monitor.replay.history import of_history
 from monitor.replay.judges import Rules

@@ -13,7 +13,7 @@ from monitor.alert import incidents
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import _judge_gpus
 from monitor.measure.gpu.state import GpuState
-from monitor.model import GpuEvent, GpuFault, Trouble
+from monitor.model import GpuEvent, GpuFault, ReadProblem
 from monitor.store import queries, record
 
 A, B = "GPU-a", "GPU-b"
@@ -24,7 +24,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.known_now, self.answering_now = frozenset({A, B}), frozenset({A, B})
-        self.troubles: dict[str, Trouble] = {}
+        self.troubles: dict[str, ReadProblem] = {}
 
     def state(self) -> GpuState:
         return GpuState("blind" if self.troubles else "ok", None, NOON, self.troubles)
@@ -90,7 +90,7 @@ def test_it_closes_half_an_hour_later_with_a_true_reason(history: History) -> No
 
 def test_a_lost_gpu_of_another_target_leaves_this_one_alone(history: History) -> None:
     watch = Watch()
-    watch.troubles = {A: Trouble(GpuFault.LOST, "the driver has lost the GPU", NOON)}
+    watch.troubles = {A: ReadProblem(GpuFault.LOST, "the driver has lost the GPU", NOON)}
     watch.answering_now = frozenset({B})
     assert judge(history, watch, [B], minutes=2) == []
     assert judge(history, watch, [A], minutes=2) == ["gpu_fault GPU-a", "telemetry_blind GPU-a"]
@@ -100,7 +100,7 @@ def test_a_gpu_taken_out_of_the_configuration_closes_its_incident_with_that_reas
     history: History,
 ) -> None:
     watch = Watch()
-    watch.troubles = {A: Trouble(GpuFault.LOST, "the driver has lost the GPU", NOON)}
+    watch.troubles = {A: ReadProblem(GpuFault.LOST, "the driver has lost the GPU", NOON)}
     watch.answering_now = frozenset({B})
     assert judge(history, watch, [A, B]) == ["gpu_fault GPU-a"]
     assert judge(history, watch, [B]) == []
@@ -109,7 +109,7 @@ def test_a_gpu_taken_out_of_the_configuration_closes_its_incident_with_that_reas
 
 def test_a_judge_that_comes_again_says_nothing_twice(history: History) -> None:
     watch = Watch()
-    watch.troubles = {A: Trouble(GpuFault.LOST, "the driver has lost the GPU", NOON)}
+    watch.troubles = {A: ReadProblem(GpuFault.LOST, "the driver has lost the GPU", NOON)}
     for minutes in (0.0, 0.5, 0.9):
         judge(history, watch, minutes=minutes)
     assert [

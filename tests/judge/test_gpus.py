@@ -18,8 +18,8 @@ from monitor.model import (
     GpusView,
     Incident,
     Kind,
+    ReadProblem,
     Severity,
-    Trouble,
 )
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ def later(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def view(*answering: str, known: tuple[str, ...] = (A, B), **troubles: Trouble) -> GpusView:
+def view(*answering: str, known: tuple[str, ...] = (A, B), **troubles: ReadProblem) -> GpusView:
     named = {
         {"a": A, "b": B, "driver": DRIVER, "gpu_0": "GPU 0"}[name]: trouble
         for name, trouble in troubles.items()
@@ -38,8 +38,8 @@ def view(*answering: str, known: tuple[str, ...] = (A, B), **troubles: Trouble) 
     return GpusView(frozenset(known), frozenset(answering), named)
 
 
-def trouble(fault: GpuFault, since: datetime = NOON) -> Trouble:
-    return Trouble(fault, "the driver has lost the GPU; look for Xid 79", since)
+def trouble(fault: GpuFault, since: datetime = NOON) -> ReadProblem:
+    return ReadProblem(fault, "the driver has lost the GPU; look for Xid 79", since)
 
 
 def judged(
@@ -224,7 +224,7 @@ def test_a_driver_and_a_library_that_differ_are_a_warning_with_the_mend() -> Non
     reason = (
         "driver and library are of different versions; reboot, or reload the nvidia kernel modules"
     )
-    differ = view(driver=Trouble(GpuFault.MISMATCH, reason, NOON))
+    differ = view(driver=ReadProblem(GpuFault.MISMATCH, reason, NOON))
     (found,) = judged(differ)
     assert (found.kind, found.subject, found.severity) == (
         Kind.DRIVER_MISMATCH,

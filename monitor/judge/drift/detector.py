@@ -16,31 +16,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from monitor.judge.drift.evidence import (
+    Armed,
+    Effect,
+    GpuComparison,
+    GpuWarning,
+    Observations,
+    ServerComparison,
+)
 from monitor.judge.drift.gpu.attendance import call_roll
 from monitor.judge.drift.gpu.ceiling import Ceiling
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.gpu.elasticity import Elasticity
 from monitor.judge.drift.problem import problems as troubles
 from monitor.judge.drift.problem.findings import finding_of
-from monitor.judge.drift.problem.problem import Seen, Trouble
+from monitor.judge.drift.problem.problem import Observed, Problem
 from monitor.judge.drift.server.flow import FlowChannel
 from monitor.judge.drift.server.prefix_cache import PrefixChannel
 from monitor.judge.drift.server.starts import StartChannel, slope_per_h
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US, SECOND_US, DriftSettings
 from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.judge.drift.speed.levels import LevelChannel
-from monitor.judge.drift.values import (
-    DAY_US,
-    HOUR_US,
-    MINUTE_US,
-    SECOND_US,
-    Armed,
-    DriftSettings,
-    Effect,
-    FlowSigns,
-    GpuSigns,
-    Signs,
-    Warned,
-)
 from monitor.judge.drift.window import ChangeWindow, Comparison
 from monitor.model import CanaryPoint, Finding, GpuPoint, Outcome, Point, Severity
 
@@ -77,7 +73,7 @@ class Detector:
         default_factory=list
     )  # before and after the newest change of configuration,
     compared_with: int = 0  # of so many canaries after it
-    open: dict[str, Trouble] = field(default_factory=dict)
+    open: dict[str, Problem] = field(default_factory=dict)
     signature: list[str] = field(default_factory=list)  # of what was open when it was judged last
 
     def observe(self, point: Point, settings: DriftSettings) -> None:
@@ -146,7 +142,7 @@ class Detector:
     # -- judging
     # ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, now_us: int, settings: DriftSettings) -> list[Trouble]:
+    def _judge(self, now_us: int, settings: DriftSettings) -> list[Problem]:
         effects = self._effects(now_us, settings)
         levels = self.levels.effects(settings)
         warned = [
@@ -164,7 +160,7 @@ class Detector:
         workload = self.flow.workload_shift()
         if not (effects or levels or warned or workload or comparisons):
             return []
-        seen = Seen(
+        seen = Observed(
             effects=effects,
             levels=levels,
             warned=warned,
@@ -249,8 +245,12 @@ class Detector:
         return window.changed_us
 
     def _signs(
-        self, effects: dict[str, Effect], warned: list[Warned], now_us: int, settings: DriftSettings
-    ) -> Signs:
+        self,
+        effects: dict[str, Effect],
+        warned: list[GpuWarning],
+        now_us: int,
+        settings: DriftSettings,
+    ) -> Observations:
         """All that attribution may look at, before the trouble began and now."""
         since_us = min(
             [e.since_us for e in effects.values()] + [w.since_us for w in warned], default=now_us
@@ -265,7 +265,7 @@ class Detector:
         before = (since_us - DAY_US, since_us - int(GUARD_BLOCKS * settings.block_s * SECOND_US))
         now = (max(felt_us, now_us - HOUR_US), now_us + 1)
         start_us = self.starts.process_start_us
-        return Signs(
+        return Observations(
             effects=effects,
             calm=tuple(
                 c for c in COMPARED if c not in effects and self._is_calm(c, felt_us, settings)
@@ -282,14 +282,14 @@ class Detector:
 
     def _gpu_signs(
         self, uuid: str, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings
-    ) -> GpuSigns:
+    ) -> GpuComparison:
         signs = self.gpus[uuid].signs(before, now, settings)
         top_util, top_power_w, idle_util = self.ceilings[uuid].signs(before, now)
         return replace(signs, top_util=top_util, top_power_w=top_power_w, idle_util=idle_util)
 
     def _flow_signs(
         self, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings
-    ) -> FlowSigns:
+    ) -> ServerComparison:
         return replace(self.flow.signs(before, now, settings), cached_share=self.prefix.share())
 
     # -- questions

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from monitor.model import Trouble
+from monitor.model import ReadProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class GpuState:
     status: Literal["ok", "absent", "blind", "off"]
     reason: str | None
     since: datetime
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    troubles: Mapping[str, ReadProblem] = field(default_factory=dict)
     answering: frozenset[str] = frozenset()
 
 

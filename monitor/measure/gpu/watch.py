@@ -27,7 +27,7 @@ from monitor.measure.gpu.session import (
     GpusUnavailableError,
 )
 from monitor.measure.gpu.state import USUAL_TIMING, GpuState, Timing
-from monitor.model import DRIVER, GpuEvent, GpuFault, GpuReading, Trouble
+from monitor.model import DRIVER, GpuEvent, GpuFault, GpuReading, ReadProblem
 
 LABELS = {"at", "monotonic_ns", "uuid", "name"}  # of a reading: what is not a value
 BROKEN = {
@@ -124,7 +124,7 @@ class GpuWatch:
             "blind",
             reason,
             since,
-            {**state.troubles, DRIVER: Trouble(GpuFault.SOURCE, reason, since)},
+            {**state.troubles, DRIVER: ReadProblem(GpuFault.SOURCE, reason, since)},
         )
 
     def known(self) -> frozenset[str]:
@@ -305,7 +305,7 @@ class GpuWatch:
     def _nameless(self, lost: Mapping[str, GpuLostError]) -> dict[str, GpuLostError]:
         return {gpu: error for gpu, error in lost.items() if gpu not in self._wanted | {DRIVER}}
 
-    def _troubles(self, lost: Mapping[str, GpuLostError]) -> Mapping[str, Trouble]:
+    def _troubles(self, lost: Mapping[str, GpuLostError]) -> Mapping[str, ReadProblem]:
         """What is blind, each with the time since when. A GPU that cannot be listed has no UUID
         ("GPU 0"): where known ones are missing, these are they. A GPU that was read before and is
         shown no more is lost.
@@ -320,11 +320,11 @@ class GpuWatch:
                 if gpu not in nameless
             }
         now, before = datetime.now(UTC), self._state.troubles
-        found: dict[str, Trouble] = {}
+        found: dict[str, ReadProblem] = {}
         for gpu, error in lost.items():
             vanished = error.fault is GpuFault.MISSING and gpu in self._readings
             key = DRIVER if error.fault in OF_ALL else gpu
-            found[key] = Trouble(
+            found[key] = ReadProblem(
                 GpuFault.LOST if vanished else error.fault,
                 error.reason,
                 before[key].since if key in before else now,
@@ -353,7 +353,7 @@ class GpuWatch:
         self,
         status: Literal["ok", "absent", "blind"],
         reason: str | None,
-        troubles: Mapping[str, Trouble] | None = None,
+        troubles: Mapping[str, ReadProblem] | None = None,
     ) -> None:
         before = self._state
         since = before.since if before.status == status else datetime.now(UTC)

@@ -6,7 +6,7 @@ from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of
 
 from monitor.judge.drift.gpu.attendance import call_roll
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.values import DAY_US, HOUR_US, MINUTE_US
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US
 
 WEEK_US = 7 * DAY_US
 

@@ -11,11 +11,18 @@ from typing import Any
 import pytest
 
 from monitor.judge.drift.cause.attribution import attribute, figures
-from monitor.judge.drift.cause.catalogue import PROFILES
-from monitor.judge.drift.values import Effect, FlowSigns, GpuSigns, Pair, Shift, Signs
+from monitor.judge.drift.cause.catalogue import CATALOGUE
+from monitor.judge.drift.evidence import (
+    Effect,
+    GpuComparison,
+    Observations,
+    Pair,
+    ServerComparison,
+    Shift,
+)
 from monitor.model import Cause, Kind, Severity
 
-SAME = GpuSigns(
+SAME = GpuComparison(
     "GPU-1",
     temp_c=Pair(55.0, 55.0),
     mem_temp_c=Pair(65.0, 65.0),
@@ -33,7 +40,7 @@ SAME = GpuSigns(
     top_util=Pair(0.95, 0.95),
     top_power_w=Pair(405.0, 405.0),
 )
-QUIET = FlowSigns(
+QUIET = ServerComparison(
     running=Pair(4.0, 4.0),
     waiting=Pair(0.0, 0.0),
     queue_ms=Pair(1.0, 1.0),
@@ -51,14 +58,14 @@ def effect(channel: str, change_pct: float = -8.0) -> Effect:
 
 
 def signs(
-    gpu: GpuSigns | None = SAME,
-    flow: FlowSigns = QUIET,
+    gpu: GpuComparison | None = SAME,
+    flow: ServerComparison = QUIET,
     felt: Mapping[str, float] | None = None,
     **more: Any,
-) -> Signs:
+) -> Observations:
     felt = {"decode": -8.0} if felt is None else felt
     effects = {channel: effect(channel, change) for channel, change in felt.items()}
-    return Signs(effects, calm=(), gpus=() if gpu is None else (gpu,), flow=flow, **more)
+    return Observations(effects, calm=(), gpus=() if gpu is None else (gpu,), flow=flow, **more)
 
 
 HOT = replace(
@@ -154,14 +161,14 @@ ROWS = [
 @pytest.mark.parametrize(
     ("cause", "kind", "seen"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_the_cause_of_slow_decoding_is(cause: Cause, kind: Kind, seen: Signs) -> None:
+def test_the_cause_of_slow_decoding_is(cause: Cause, kind: Kind, seen: Observations) -> None:
     found = attribute(seen)
     assert (found.cause, found.kind) == (cause, kind)
 
 
 def test_the_table_has_every_cause_that_a_detector_can_name() -> None:
     elsewhere = {Cause.ANSWERS_CHANGED, Cause.SERVER_FAULT, Cause.UNEXPLAINED}
-    assert {profile.cause for profile in PROFILES} == set(Cause) - elsewhere
+    assert {profile.cause for profile in CATALOGUE} == set(Cause) - elsewhere
 
 
 def test_a_gpu_that_was_always_at_its_power_limit_is_not_capped() -> None:
@@ -257,7 +264,7 @@ def test_more_work_that_makes_a_gpu_hotter_is_not_heat() -> None:
 
 
 def test_what_cannot_be_proven_is_not_guessed_and_the_missing_reading_is_named() -> None:
-    blind = GpuSigns(
+    blind = GpuComparison(
         "GPU-1",
         temp_c=Pair(55.0, 55.0),
         sm_clock_mhz=Pair(1980.0, 1700.0),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from monitor.judge.drift.evidence import Pair
 from monitor.judge.drift.gpu.ceiling import Ceiling
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, Pair
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US
 from monitor.model import CanaryPoint, GpuPoint
 
 START_US = 1_700_000_000_000_000

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from serverstories import QUICK, START_US, ServerStory, State, feed
 
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import HOUR_US, DriftSettings
+from monitor.judge.drift.settings import HOUR_US, DriftSettings
 from monitor.model import Cause, GpuPoint, Kind, Severity
 
 STATE = TypeAdapter(Detector)

@@ -6,7 +6,7 @@ from random import Random
 
 from monitor.judge.drift.gpu.forecast import minutes_to_limit
 from monitor.judge.drift.gpu.readings import Stretch
-from monitor.judge.drift.values import MINUTE_US
+from monitor.judge.drift.settings import MINUTE_US
 
 
 def growing(pace: float, minutes: int = 20, noise_c: float = 0.3) -> list[Stretch]:

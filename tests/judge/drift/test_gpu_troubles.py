@@ -6,19 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monitor.judge.drift.problem.findings import finding_of
-from monitor.judge.drift.problem.problem import Seen, Trouble
-from monitor.judge.drift.problem.problems import judge
-from monitor.judge.drift.values import (
-    HOUR_US,
-    MINUTE_US,
+from monitor.judge.drift.evidence import (
     Effect,
-    GpuSigns,
+    GpuComparison,
+    GpuWarning,
+    Observations,
     Pair,
     Shift,
-    Signs,
-    Warned,
 )
+from monitor.judge.drift.problem.findings import finding_of
+from monitor.judge.drift.problem.problem import Observed, Problem
+from monitor.judge.drift.problem.problems import judge
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US
 from monitor.model import Cause, Severity
 
 NOW_US = 1_700_000_000_000_000
@@ -27,9 +26,9 @@ HOT = {"cause": Cause.HEAT.value}
 
 def hot(
     uuid: str, minutes_ago: float, severity: Severity = Severity.WARNING, sign: str = "thermal_duty"
-) -> Warned:
+) -> GpuWarning:
     since_us = NOW_US - round(minutes_ago * MINUTE_US)
-    return Warned(
+    return GpuWarning(
         sign,
         uuid,
         severity,
@@ -39,8 +38,8 @@ def hot(
     )
 
 
-def capped(uuid: str, minutes_ago: float) -> Warned:
-    return Warned(
+def capped(uuid: str, minutes_ago: float) -> GpuWarning:
+    return GpuWarning(
         "power_limit",
         uuid,
         Severity.WARNING,
@@ -50,8 +49,8 @@ def capped(uuid: str, minutes_ago: float) -> Warned:
     )
 
 
-def slow(uuid: str, minutes_ago: float) -> Warned:
-    return Warned(
+def slow(uuid: str, minutes_ago: float) -> GpuWarning:
+    return GpuWarning(
         "clock_deficit",
         uuid,
         Severity.WARNING,
@@ -61,20 +60,20 @@ def slow(uuid: str, minutes_ago: float) -> Warned:
     )
 
 
-def opened(*rounds: Sequence[Warned]) -> dict[str, Trouble]:
+def opened(*rounds: Sequence[GpuWarning]) -> dict[str, Problem]:
     """What is open after these rounds of warnings, a minute apart."""
-    held: dict[str, Trouble] = {}
+    held: dict[str, Problem] = {}
     for number, warnings in enumerate(rounds):
         held = {
             trouble.name: trouble
             for trouble in judge(
-                Seen({}, {}, warnings, Signs({}, ())), held, NOW_US + number * MINUTE_US
+                Observed({}, {}, warnings, Observations({}, ())), held, NOW_US + number * MINUTE_US
             )
         }
     return held
 
 
-def told(held: dict[str, Trouble]) -> list[tuple[str, float, list[str]]]:
+def told(held: dict[str, Problem]) -> list[tuple[str, float, list[str]]]:
     """Subject, minutes since it began, and GPUs of each."""
     return [
         (t.subject, (NOW_US - t.since_us) / MINUTE_US, t.evidence["gpus"]) for t in held.values()
@@ -157,7 +156,7 @@ def test_a_low_clock_is_dated_to_the_gpu_that_still_has_it() -> None:
 
 
 def test_what_was_felt_before_any_gpu_said_why_is_what_the_gpu_says_now() -> None:
-    felt = Trouble(
+    felt = Problem(
         "thermal",
         "thermal",
         "GPU-1",
@@ -171,14 +170,14 @@ def test_what_was_felt_before_any_gpu_said_why_is_what_the_gpu_says_now() -> Non
     effect = Effect(
         "decode", Shift("decode_tok_s", -8.0, -9.0, -7.0), NOW_US - HOUR_US, Severity.WARNING
     )
-    signs = Signs(
+    signs = Observations(
         {"decode": effect},
         (),
-        (GpuSigns("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),),
+        (GpuComparison("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),),
         since_us=NOW_US - HOUR_US,
     )
     (found,) = judge(
-        Seen({"decode": effect}, {}, [hot("GPU-2", 2)], signs), {"thermal": felt}, NOW_US
+        Observed({"decode": effect}, {}, [hot("GPU-2", 2)], signs), {"thermal": felt}, NOW_US
     )
     assert (found.name, found.subject, found.since_us) == ("thermal", "GPU-1", NOW_US - HOUR_US)
 
@@ -186,13 +185,18 @@ def test_what_was_felt_before_any_gpu_said_why_is_what_the_gpu_says_now() -> Non
 def test_one_gpu_is_felt_and_the_other_goes_on() -> None:
     effect = Effect("decode", Shift("decode_tok_s", -8.0, -9.0, -7.0), NOW_US, Severity.WARNING)
     gpus = (
-        GpuSigns("GPU-1", sm_clock_mhz=Pair(1980.0, 1980.0)),
-        GpuSigns("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),
+        GpuComparison("GPU-1", sm_clock_mhz=Pair(1980.0, 1980.0)),
+        GpuComparison("GPU-2", sm_clock_mhz=Pair(1980.0, 1700.0)),
     )
     both = [hot("GPU-1", 120), hot("GPU-2", 3)]
     held = opened(both[:1], both)
     found = judge(
-        Seen({"decode": effect}, {}, both, Signs({"decode": effect}, (), gpus, since_us=NOW_US)),
+        Observed(
+            {"decode": effect},
+            {},
+            both,
+            Observations({"decode": effect}, (), gpus, since_us=NOW_US),
+        ),
         held,
         NOW_US,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monitor.judge.drift.gpu.history import GpuHistory
 from monitor.judge.drift.gpu.readings import Stretch
-from monitor.judge.drift.values import DAY_US, HOUR_US, MINUTE_US
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US
 
 
 def minute(at: int, clock: float = 1980.0, util: float = 0.9, **changes: object) -> Stretch:

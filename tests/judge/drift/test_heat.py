@@ -8,14 +8,15 @@ import pytest
 from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of, warmed
 from pydantic import TypeAdapter
 
+from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, DriftSettings, Warned
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, GpuPoint, Severity
 
 ADAPTER = TypeAdapter(GpuChannel)
 
 
-def only(channel: GpuChannel) -> Warned:
+def only(channel: GpuChannel) -> GpuWarning:
     (warning,) = channel.warnings(SETTINGS)
     return warning
 

@@ -15,7 +15,7 @@ from monitor.judge.drift.gpu.readings import (
     minute_of,
     tells_of_gpu,
 )
-from monitor.judge.drift.values import SECOND_US
+from monitor.judge.drift.settings import SECOND_US
 from monitor.model import CanaryPoint
 
 SECOND_NS = 10**9

@@ -12,7 +12,7 @@ from drifting import MINUTE_US, START_US, Tally, a_canary, a_look, a_reading
 from histories import NOON, a_probe
 
 from monitor.daemon.driftstate import codec
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.quality.answers import LastAnswers
 from monitor.judge.quality.gate import SEVERAL
 from monitor.model import CanaryPoint, Kind, Pin, PinnedOutput, Point, Severity

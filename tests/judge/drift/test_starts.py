@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from monitor.judge.drift.server.starts import StartChannel, slope_per_h
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, DriftSettings
 from monitor.judge.drift.speed.offsets import StartOffset
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, DriftSettings
 from monitor.model import CanaryPoint, Severity
 
 SETTINGS = DriftSettings()

@@ -7,7 +7,7 @@ from gpustories import Story, warmed
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.gpu.readings import look_of_gpu
 from monitor.judge.drift.gpu.thermal_model import ThermalModel
-from monitor.judge.drift.values import SECOND_US
+from monitor.judge.drift.settings import SECOND_US
 from monitor.model import GpuPoint
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.values import SECOND_US, DriftSettings
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
 from monitor.model import GpuPoint
 
 FILE = Path(__file__).parents[3] / "benchmarks/data/gpu/spark_qwen3.6_27b_bf16.csv"

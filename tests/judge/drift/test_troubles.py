@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from monitor.judge.drift.problem.findings import finding_of
-from monitor.judge.drift.problem.problem import Seen, Trouble
-from monitor.judge.drift.problem.problems import judge
-from monitor.judge.drift.values import (
-    HOUR_US,
-    MINUTE_US,
+from monitor.judge.drift.evidence import (
     Effect,
-    FlowSigns,
-    GpuSigns,
+    GpuComparison,
+    GpuWarning,
+    Observations,
     Pair,
+    ServerComparison,
     Shift,
-    Signs,
-    Warned,
 )
+from monitor.judge.drift.problem.findings import finding_of
+from monitor.judge.drift.problem.problem import Observed, Problem
+from monitor.judge.drift.problem.problems import judge
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US
 from monitor.model import Cause, Finding, Kind, Severity
 
 NOW_US = 1_700_000_000_000_000
@@ -30,7 +29,7 @@ METRICS = {
     "cache": "ttft_ms",
     "steps": "engine_steps_s",
 }
-COOL = GpuSigns(
+COOL = GpuComparison(
     "GPU-1", temp_c=Pair(55.0, 55.0), residual_c=0.0, sm_clock_mhz=Pair(1980.0, 1980.0), util=Pair(0.9, 0.9), power_w=Pair(400.0, 400.0),
     power_limit_w=Pair(700.0, 700.0), thermal_duty=Pair(0.0, 0.0), power_duty=Pair(0.0, 0.0), brake_duty=Pair(0.0, 0.0),
     vram_used_mib=Pair(70_000.0, 70_000.0), top_util=Pair(0.95, 0.95), top_power_w=Pair(400.0, 400.0),
@@ -42,8 +41,8 @@ HOT = replace(
     sm_clock_mhz=Pair(1980.0, 1700.0),
     thermal_duty=Pair(0.0, 0.9),
 )
-QUIET = FlowSigns()
-QUEUE = FlowSigns(waiting=Pair(0.0, 20.0), queue_ms=Pair(2.0, 20_000.0))
+QUIET = ServerComparison()
+QUEUE = ServerComparison(waiting=Pair(0.0, 20.0), queue_ms=Pair(2.0, 20_000.0))
 
 
 def effect(
@@ -69,12 +68,12 @@ def warned(
     cause: Cause = Cause.HEAT,
     severity: Severity = Severity.WARNING,
     uuid: str = "GPU-1",
-) -> Warned:
+) -> GpuWarning:
     expected = {"decode_pct": -2.0, "ttft_pct": 7.0}
     summary = (
         f"GPU {uuid} is held back. At 1700 instead of 1980 MHz expect decode -2 %. Look at fans."
     )
-    return Warned(
+    return GpuWarning(
         sign,
         uuid,
         severity,
@@ -87,13 +86,13 @@ def warned(
 def seen(
     effects: Sequence[Effect] = (),
     levels: Mapping[str, Effect] | None = None,
-    warnings: Sequence[Warned] = (),
-    gpu: GpuSigns = COOL,
-    flow: FlowSigns = QUIET,
+    warnings: Sequence[GpuWarning] = (),
+    gpu: GpuComparison = COOL,
+    flow: ServerComparison = QUIET,
     **more: Any,
-) -> Seen:
+) -> Observed:
     by_channel = {e.channel: e for e in effects}
-    signs = Signs(
+    signs = Observations(
         by_channel,
         more.pop("calm", ()),
         (gpu,),
@@ -101,14 +100,14 @@ def seen(
         since_us=NOW_US,
         digest_changed_us=more.get("changed_us"),
     )
-    return Seen(by_channel, levels or {}, warnings, signs, **more)
+    return Observed(by_channel, levels or {}, warnings, signs, **more)
 
 
-def troubles(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> list[Trouble]:
+def troubles(what: Observed, held: Sequence[Problem] = (), now_us: int = NOW_US) -> list[Problem]:
     return judge(what, {trouble.name: trouble for trouble in held}, now_us)
 
 
-def findings(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> list[Finding]:
+def findings(what: Observed, held: Sequence[Problem] = (), now_us: int = NOW_US) -> list[Finding]:
     return [finding_of(trouble, "box") for trouble in troubles(what, held, now_us)]
 
 
@@ -243,7 +242,7 @@ def test_a_hot_gpu_stays_told_when_decoding_is_well_again() -> None:
 
 
 def test_a_lowered_limit_at_which_the_clock_is_as_ever_explains_nothing() -> None:
-    drafts = FlowSigns(spec_acceptance=Pair(0.7, 0.4))
+    drafts = ServerComparison(spec_acceptance=Pair(0.7, 0.4))
     found = troubles(
         seen([effect("decode")], warnings=[warned("power_limit", Cause.POWER_CAP)], flow=drafts)
     )
@@ -403,7 +402,7 @@ def test_the_sentence_of_a_slow_start_says_how_much_since_when_why_and_what_to_d
 
 
 def test_what_is_unexplained_says_which_reading_would_tell() -> None:
-    blind = GpuSigns("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0))
+    blind = GpuComparison("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0))
     (found,) = findings(seen([effect("decode")], gpu=blind))
     assert found.cause is Cause.UNEXPLAINED
     assert any("DCGM_FI_DEV_POWER_VIOLATION" in text for text in found.evidence["missing"])

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.judge.drift.cause.catalogue import PROFILES, Profile
-from monitor.judge.drift.cause.predicates import Look
+from monitor.judge.drift.cause.catalogue import CATALOGUE, CauseRule
+from monitor.judge.drift.cause.predicates import Scope
+from monitor.judge.drift.evidence import GpuComparison, Observations, Pair
 from monitor.judge.drift.gpu.armed import MISSING
-from monitor.judge.drift.values import GpuSigns, Pair, Signs
 from monitor.model import Cause, Kind
 
 #: Readings as a person knows them, with how to get them.
@@ -46,22 +46,22 @@ class Attribution:
     kind: Kind
     score: float
     look_at: str
-    gpu: GpuSigns | None = None
+    gpu: GpuComparison | None = None
     seen: Mapping[str, bool | None] = field(default_factory=dict)
     also: tuple[Cause, ...] = ()  # proven as well, less likely the cause
     refuted: tuple[Cause, ...] = ()  # seen not to be
     missing: tuple[str, ...] = ()
 
 
-def attribute(signs: Signs) -> Attribution:
+def attribute(signs: Observations) -> Attribution:
     """The likeliest cause whose proof holds; `unexplained`, with what is missing, where none
     does.
     """
-    looks = [Look(signs, gpu) for gpu in signs.gpus] or [Look(signs, None)]
-    scored: list[tuple[float, Profile, Look]] = []
+    looks = [Scope(signs, gpu) for gpu in signs.gpus] or [Scope(signs, None)]
+    scored: list[tuple[float, CauseRule, Scope]] = []
     lacking: list[str] = []
     refuted: list[Cause] = []
-    for profile in PROFILES:
+    for profile in CATALOGUE:
         found = [(profile.proof(look), profile.felt(look), look) for look in looks]
         proven = [look for proof, felt, look in found if proof and felt]
         if proven:
@@ -97,18 +97,18 @@ def attribute(signs: Signs) -> Attribution:
     )
 
 
-def _is_missing(look: Look, name: str) -> bool:
+def _is_missing(look: Scope, name: str) -> bool:
     """Whether a reading is not known now, of this GPU or of the server."""
     if hasattr(look.signs.flow, name):
         return getattr(look.signs.flow, name).now is None
     return look.gpu is None or getattr(look.gpu, name).now is None
 
 
-def _score(profile: Profile, look: Look) -> float:
+def _score(profile: CauseRule, look: Scope) -> float:
     return profile.weight + sum(weight for _, sign, weight in profile.signs if sign(look))
 
 
-def _kind_of(signs: Signs) -> Kind:
+def _kind_of(signs: Observations) -> Kind:
     """Of something that nothing explains: what was felt."""
     channels = set(signs.effects)
     if channels <= {"level"}:
@@ -125,7 +125,7 @@ FLOW_READINGS = (
 )  # fmt: skip
 
 
-def figures(look_at: Signs, gpu: GpuSigns | None) -> dict[str, Any]:
+def figures(look_at: Observations, gpu: GpuComparison | None) -> dict[str, Any]:
     """The readings beside an effect, before and now, as evidence: only those that are known."""
     pairs: dict[str, Pair] = {}
     if gpu is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from monitor.judge.drift.values import MINUTE_US, GpuSigns, Pair, Signs
+from monitor.judge.drift.evidence import GpuComparison, Observations, Pair
+from monitor.judge.drift.settings import MINUTE_US
 
 DUTY_RISE = 0.02  # share of time: two points above its own baseline (3.3, the ladder's second step)
 # the power cap's bit is on for much of the time on many healthy GPUs: only a large change counts
@@ -44,11 +45,11 @@ APART = 0.1  # prefill took longer by so much more than decoding
 CALM = 0.03  # the most that a channel moved which is said to be calm
 
 
-class Look(NamedTuple):
+class Scope(NamedTuple):
     """What a sign looks at: all signs, and one GPU of the target (None: no GPU is known)."""
 
-    signs: Signs
-    gpu: GpuSigns | None
+    signs: Observations
+    gpu: GpuComparison | None
 
 
 def any_of(*found: bool | None) -> bool | None:
@@ -83,39 +84,39 @@ def _rose(pair: Pair, by: float) -> bool | None:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def thermal_time(look: Look) -> bool | None:
+def thermal_time(look: Scope) -> bool | None:
     """The driver's own count of time spent throttled by heat of core or memory (NVML: SW and HW
     thermal slowdown).
     """
     return None if look.gpu is None else _rose(look.gpu.thermal_duty, DUTY_RISE)
 
 
-def power_time(look: Look) -> bool | None:
+def power_time(look: Scope) -> bool | None:
     """Likewise by the power limit."""
     return None if look.gpu is None else _rose(look.gpu.power_duty, POWER_DUTY_RISE)
 
 
-def brake_time(look: Look) -> bool | None:
+def brake_time(look: Scope) -> bool | None:
     """Likewise by the external power brake, which the configured limit never raises (1.1)."""
     return None if look.gpu is None else _rose(look.gpu.brake_duty, DUTY_RISE)
 
 
-def clock_down(look: Look) -> bool | None:
+def clock_down(look: Scope) -> bool | None:
     """The busy median of the SM clock is lower."""
     return None if look.gpu is None else _fell(look.gpu.sm_clock_mhz, CLOCK_MOVED)
 
 
-def clock_far_down(look: Look) -> bool | None:
+def clock_far_down(look: Scope) -> bool | None:
     """It is lower by far more than a warm GPU loses by itself."""
     return None if look.gpu is None else _fell(look.gpu.sm_clock_mhz, CLOCK_LOW)
 
 
-def memory_clock_down(look: Look) -> bool | None:
+def memory_clock_down(look: Scope) -> bool | None:
     """The memory's clock is lower."""
     return None if look.gpu is None else _fell(look.gpu.mem_clock_mhz, CLOCK_MOVED)
 
 
-def hotter(look: Look) -> bool | None:
+def hotter(look: Scope) -> bool | None:
     """The core is hotter than it was, and than its power explains; where that is not learnt yet,
     hotter at no more power.
     """
@@ -130,13 +131,13 @@ def hotter(look: Look) -> bool | None:
     return None if rise is None else rise >= HOTTER_C and (power is None or power <= POWER_MOVED)
 
 
-def cooler(look: Look) -> bool | None:
+def cooler(look: Scope) -> bool | None:
     """The core is no hotter than it was."""
     rise = None if look.gpu is None else look.gpu.temp_c.rise
     return None if rise is None else rise <= COOL_C
 
 
-def core_at_fault(look: Look) -> bool | None:
+def core_at_fault(look: Scope) -> bool | None:
     """The core is hotter than it was, or than its power explains: a governor that holds it at its
     limit hides the rise.
     """
@@ -144,13 +145,13 @@ def core_at_fault(look: Look) -> bool | None:
     return any_of(negated(cooler(look)), None if residual is None else residual >= HOTTER_C)
 
 
-def near_limit(look: Look) -> bool | None:
+def near_limit(look: Scope) -> bool | None:
     """The GPU says that it is a few degrees from a slowdown threshold."""
     margin = None if look.gpu is None else look.gpu.margin_c.now
     return None if margin is None else margin <= NEAR_LIMIT_C
 
 
-def memory_apart(look: Look) -> bool | None:
+def memory_apart(look: Scope) -> bool | None:
     """The memory is further above the core than it was; where the GPU does not tell: throttled by
     heat though the core is no hotter.
     """
@@ -163,12 +164,12 @@ def memory_apart(look: Look) -> bool | None:
     return all_of(thermal_time(look), negated(core_at_fault(look)))
 
 
-def limit_fell(look: Look) -> bool | None:
+def limit_fell(look: Scope) -> bool | None:
     """The power limit in force is lower."""
     return None if look.gpu is None else _fell(look.gpu.power_limit_w, LIMIT_FELL)
 
 
-def power_at_limit(look: Look) -> bool | None:
+def power_at_limit(look: Scope) -> bool | None:
     """It draws about what it may."""
     gpu = look.gpu
     if gpu is None or gpu.power_w.now is None or gpu.power_limit_w.now is None:
@@ -176,7 +177,7 @@ def power_at_limit(look: Look) -> bool | None:
     return gpu.power_w.now >= 0.9 * gpu.power_limit_w.now
 
 
-def power_down(look: Look) -> bool | None:
+def power_down(look: Scope) -> bool | None:
     """It draws less at its ceiling; where that was not seen, by the median of busy readings."""
     gpu = look.gpu
     if gpu is None:
@@ -185,7 +186,7 @@ def power_down(look: Look) -> bool | None:
     return _fell(gpu.power_w, POWER_MOVED) if found is None else found
 
 
-def util_down(look: Look) -> bool | None:
+def util_down(look: Scope) -> bool | None:
     """Kernels run for less of the time, even when the GPU works hardest: it is kept waiting.
 
     A GPU that is kept waiting for long may never work hard any more. Then by the mean, where a
@@ -199,7 +200,7 @@ def util_down(look: Look) -> bool | None:
     return _fell(look.gpu.util, STILL_BUSY)
 
 
-def still_busy(look: Look) -> bool | None:
+def still_busy(look: Scope) -> bool | None:
     """Kernels run for no less of the time than before: it is not idle, whatever its clock."""
     if look.gpu is None:
         return None
@@ -207,7 +208,7 @@ def still_busy(look: Look) -> bool | None:
     return util > -STILL_BUSY if util is not None else negated(_fell(look.gpu.top_util, UTIL_MOVED))
 
 
-def works_alone(look: Look) -> bool | None:
+def works_alone(look: Scope) -> bool | None:
     """The GPU works although the server does not: its idlest looks show kernels, and fewer
     requests run than would keep it busy.
 
@@ -220,7 +221,7 @@ def works_alone(look: Look) -> bool | None:
     return _rose(look.gpu.idle_util, WORKS_ALONE)
 
 
-def more_memory(look: Look) -> bool | None:
+def more_memory(look: Scope) -> bool | None:
     """Video memory in use has grown without a new start; or another process was seen on the
     GPU.
     """
@@ -234,7 +235,7 @@ def more_memory(look: Look) -> bool | None:
 # -------------------------------------------------------------------------------------------------------
 
 
-def waits(look: Look) -> bool | None:
+def waits(look: Scope) -> bool | None:
     """Requests wait to be scheduled, more than before."""
     flow = look.signs.flow
     longer = None
@@ -243,13 +244,13 @@ def waits(look: Look) -> bool | None:
     return any_of(_rose(flow.waiting, WAITING), longer)
 
 
-def acceptance_fell(look: Look) -> bool | None:
+def acceptance_fell(look: Scope) -> bool | None:
     """Fewer of the drafted tokens are taken."""
     pair = look.signs.flow.spec_acceptance
     return None if pair.rise is None else pair.rise <= -ACCEPTANCE_FELL
 
 
-def cache_missed(look: Look) -> bool | None:
+def cache_missed(look: Scope) -> bool | None:
     """The second of two equal prompts finds nothing of the first (prefix.py)."""
     return "cache" in look.signs.effects or (
         False if look.signs.flow.cached_share.now is not None else None
@@ -260,51 +261,51 @@ def cache_missed(look: Look) -> bool | None:
 # --------------------------------------------------------------------------------------------------------
 
 
-def restarted(look: Look) -> bool | None:
+def restarted(look: Scope) -> bool | None:
     """It begins with a new start of the process."""
     return look.signs.restarted_us is not None
 
 
-def digest_changed(look: Look) -> bool | None:
+def digest_changed(look: Scope) -> bool | None:
     """It begins with a change of what is served, or how."""
     return look.signs.digest_changed_us is not None
 
 
-def grows(look: Look) -> bool | None:
+def grows(look: Scope) -> bool | None:
     """The loss grows steadily with the uptime of the process."""
     return look.signs.slope_per_h is not None and look.signs.slope_per_h < 0
 
 
-def start_landed(look: Look) -> bool | None:
+def start_landed(look: Scope) -> bool | None:
     """This start of the process is slower as a whole than starts of this server scatter
     (starts.py).
     """
     return "start" in look.signs.effects
 
 
-def is_felt(look: Look, channels: Iterable[str]) -> bool:
+def is_felt(look: Scope, channels: Iterable[str]) -> bool:
     """One of these channels moved."""
     return any(channel in look.signs.effects for channel in channels)
 
 
-def speed_felt(look: Look) -> bool | None:
+def speed_felt(look: Scope) -> bool | None:
     """Decoding or prefill is slower."""
     return is_felt(look, ("decode", "ttft", "steps", "start"))
 
 
-def decode_felt(look: Look) -> bool | None:
+def decode_felt(look: Scope) -> bool | None:
     """Decoding is slower."""
     return is_felt(look, ("decode", "steps", "start"))
 
 
-def wait_felt(look: Look) -> bool | None:
+def wait_felt(look: Scope) -> bool | None:
     """First tokens come later, or not in time, while decoding is as it was: slow decoding makes a
     queue, a queue no slow decoding.
     """
     return is_felt(look, ("level", "ttft")) and not is_felt(look, ("decode", "start"))
 
 
-def apart(look: Look) -> bool | None:
+def apart(look: Scope) -> bool | None:
     """Prefill took longer by clearly more than decoding did: clocks and slow states move both, a
     kernel only its own.
 

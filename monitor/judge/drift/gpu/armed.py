@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from monitor.judge.drift.evidence import Armed
 from monitor.judge.drift.gpu.clock_model import ARMED_MIN as CLOCK_MIN
 from monitor.judge.drift.gpu.rules import NORMAL_FROM_MIN, Normal
 from monitor.judge.drift.gpu.thermal_model import ARMED_MIN as THERMAL_MIN
-from monitor.judge.drift.values import HOUR_US, Armed
+from monitor.judge.drift.settings import HOUR_US
 
 STALE_US = HOUR_US  # a reading that was not there for so long is missing
 _EXPORTER = "an exporter must list {name} in its counters file"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from monitor.judge.drift.values import DAY_US, HOUR_US, MINUTE_US
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US
 
 ROLL_US = 10 * MINUTE_US  # how often it is looked which GPUs are missing
 GONE_US = DAY_US  # after so much time in which others were polled a GPU is gone

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from monitor.judge.drift.values import DAY_US, MINUTE_US, Pair
+from monitor.judge.drift.evidence import Pair
+from monitor.judge.drift.settings import DAY_US, MINUTE_US
 from monitor.model import CanaryPoint, GpuPoint
 
 STRETCH_US = 15 * MINUTE_US

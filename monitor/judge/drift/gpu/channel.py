@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from monitor.judge.drift.evidence import Armed, GpuComparison, GpuWarning
 from monitor.judge.drift.gpu.armed import MISSING, armed_of, missing_of
 from monitor.judge.drift.gpu.attendance import Attendance
 from monitor.judge.drift.gpu.clock_model import ClockModel, Deficit
@@ -35,8 +36,8 @@ from monitor.judge.drift.gpu.rules import EXPLAINING, FREEZING, RULES, Normal, i
 from monitor.judge.drift.gpu.texts import Scene, warned_of
 from monitor.judge.drift.gpu.thermal_model import ThermalModel
 from monitor.judge.drift.gpu.time_grid import GpuGrid
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, DriftSettings
 from monitor.judge.drift.stats.hysteresis import Latch, Usual
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, Armed, DriftSettings, GpuSigns, Warned
 from monitor.model import CanaryPoint, GpuPoint, Outcome
 
 POLLS = 2  # in a row: a hardware slowdown may flash at a change of P-state
@@ -325,7 +326,7 @@ class GpuChannel:
 
     def warnings(
         self, settings: DriftSettings, elasticity: Elasticity = DEFAULT_ELASTICITY
-    ) -> list[Warned]:
+    ) -> list[GpuWarning]:
         """What is open now, each with what it predicts and what to look at. One trouble is told
         once: a low clock that another sign explains is in the evidence of that sign.
         """
@@ -348,7 +349,7 @@ class GpuChannel:
 
     def signs(
         self, before: tuple[int, int], now: tuple[int, int], _settings: DriftSettings
-    ) -> GpuSigns:
+    ) -> GpuComparison:
         """Two times of this GPU side by side (from, until), the earlier one under like
         utilisation.
         """

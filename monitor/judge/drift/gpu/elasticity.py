@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import CanaryPoint
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import StatisticsError, correlation, linear_regression
 
 from monitor.judge.drift.gpu.readings import Stretch
-from monitor.judge.drift.values import MINUTE_US
+from monitor.judge.drift.settings import MINUTE_US
 
 LEAST_MINUTES = 10  # of growth, before it is a trend
 STRAIGHT = 0.8  # correlation of residual and time: less is a jump, or weather

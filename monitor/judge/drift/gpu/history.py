@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from monitor.judge.drift.evidence import GpuComparison, Pair
 from monitor.judge.drift.gpu.readings import Stretch, merged
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, GpuSigns, Pair
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US
 
 MINUTES, BLOCKS, HOURS = 20, 96, 96
 BLOCK_US = 5 * MINUTE_US
@@ -82,12 +83,12 @@ class GpuHistory:
             return [minute for minute in self.minutes if start_us <= minute.at_us < end_us] or found
         return found
 
-    def signs(self, uuid: str, before: LIKE, now: LIKE, missing: tuple[str, ...]) -> GpuSigns:
+    def signs(self, uuid: str, before: LIKE, now: LIKE, missing: tuple[str, ...]) -> GpuComparison:
         """Now beside before, the latter under like utilisation where there was such a time."""
         parts = self.within(now)
         late = merged(parts) if parts else Stretch(0)
         early = _alike(self.within(before), late)
-        return GpuSigns(
+        return GpuComparison(
             uuid,
             residual_c=late.residual_c,
             missing=missing,

@@ -14,7 +14,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
 
-from monitor.judge.drift.values import SECOND_US
+from monitor.judge.drift.settings import SECOND_US
 from monitor.model import CanaryPoint, GpuPoint
 
 BUSY_UTIL = 0.5  # share of time with a kernel running, from which a look counts as busy

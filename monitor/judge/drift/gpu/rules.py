@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from monitor.judge.drift.gpu.clock_model import ClockModel, Deficit
 from monitor.judge.drift.gpu.readings import Heat, Stretch
 from monitor.judge.drift.gpu.thermal_model import ThermalModel
+from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.drift.stats.hysteresis import Rule, Usual
-from monitor.judge.drift.values import DriftSettings
 
 #: Sign -> how many minutes make it. Ladder and figures: simulated cooling losses and 356 healthy
 #: GB10 traces (docs/detection.md).

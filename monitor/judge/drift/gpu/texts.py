@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.elasticity import Elasticity, Predicted
 from monitor.judge.drift.gpu.forecast import minutes_to_limit
 from monitor.judge.drift.gpu.history import GpuHistory
@@ -18,7 +19,7 @@ from monitor.judge.drift.gpu.rules import (
     residual_limit_c,
     room,
 )
-from monitor.judge.drift.values import DriftSettings, Warned
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Cause, Severity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +61,7 @@ class Told(NamedTuple):
     evidence: Mapping[str, Any]
 
 
-def warned_of(signs: Mapping[str, int], scene: Scene) -> list[Warned]:
+def warned_of(signs: Mapping[str, int], scene: Scene) -> list[GpuWarning]:
     """Every open sign (name -> since) as a warning."""
     names = dict(signs)
     falls = [names.pop(name) for name in ("clock_deficit", "clock_fall") if name in names]
@@ -89,7 +90,7 @@ def _now(since_us: int, scene: Scene) -> Stretch:
     return merged(recent) if recent else Stretch(since_us)
 
 
-def _warned(name: str, since_us: int, now: Stretch, scene: Scene) -> Warned:
+def _warned(name: str, since_us: int, now: Stretch, scene: Scene) -> GpuWarning:
     told = TELLERS[name](now, scene)
     usual_mhz = scene.usual.sm_clock_mhz
     costs, evidence = "", {"cause": told.cause.value, **told.evidence}
@@ -108,7 +109,7 @@ def _warned(name: str, since_us: int, now: Stretch, scene: Scene) -> Warned:
         )
         away = f" (not seen since {evidence['not_seen_since']})"
     summary = f"GPU {scene.uuid}{away} {told.what}.{costs} Look at {told.look_at}."
-    return Warned(name, scene.uuid, told.severity, since_us, evidence, summary)
+    return GpuWarning(name, scene.uuid, told.severity, since_us, evidence, summary)
 
 
 def _expect(p: Predicted) -> str:

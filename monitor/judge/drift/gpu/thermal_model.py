@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from monitor.judge.drift.gpu.clock_model import power_step
 from monitor.judge.drift.gpu.readings import GAP_US, Look
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US
 from monitor.judge.drift.stats.regression import Fit
-from monitor.judge.drift.values import MINUTE_US, SECOND_US
 
 TAUS_S = (15.0, 60.0, 240.0)
 SETTLE_US = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from monitor.judge.drift.gpu.readings import Look
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 
 GRACE_S = 10.0  # a minute is closed so long after its end: polls come at once
 BACK_US = 15 * MINUTE_US  # a look that is so much older than what was seen is not merely late

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from monitor.judge.drift.problem.problem import Trouble
+from monitor.judge.drift.problem.problem import Problem
 from monitor.model import Cause, Finding, Kind, Severity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,7 +82,7 @@ READINGS: Mapping[str, tuple[str, str, float, int]] = {  # words, unit, scale, d
 }
 
 
-def finding_of(trouble: Trouble, target: str) -> Finding:
+def finding_of(trouble: Problem, target: str) -> Finding:
     """The finding of one trouble."""
     evidence = {key: value for key, value in trouble.evidence.items() if key != "effects"}
     if "effects" in trouble.evidence:
@@ -110,7 +110,7 @@ def _time(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-def summary_of(trouble: Trouble, target: str) -> str:
+def summary_of(trouble: Problem, target: str) -> str:
     """One paragraph for a person."""
     parts = [_what(trouble, target)]
     proof = _proof(trouble)
@@ -164,7 +164,7 @@ def _begun(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _what(trouble: Trouble, target: str) -> str:
+def _what(trouble: Problem, target: str) -> str:
     since = f"since {_time(trouble.since_us):%Y-%m-%d %H:%M} UTC"
     evidence = trouble.evidence
     if trouble.kind == Kind.SERVICE_LEVEL.value:
@@ -234,7 +234,7 @@ def _moved(effects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return told
 
 
-def _proof(trouble: Trouble) -> str:
+def _proof(trouble: Problem) -> str:
     """The readings that prove the cause, before and now."""
     if trouble.cause is None:
         return ""

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from monitor.judge.drift.cause.attribution import attribute
-from monitor.judge.drift.problem.problem import FAMILY, LOUDNESS, Seen, Trouble, family, name_of
-from monitor.judge.drift.values import MINUTE_US, Signs, Warned
+from monitor.judge.drift.evidence import GpuWarning, Observations
+from monitor.judge.drift.problem.problem import FAMILY, LOUDNESS, Observed, Problem, family, name_of
+from monitor.judge.drift.settings import MINUTE_US
 from monitor.model import Cause, Kind
 
 #: What the warnings of GPUs may say, with scores beside those of causes.py: a GPU that says it
@@ -35,12 +36,12 @@ SIGN_ORDER = (
 TOGETHER_US = 15 * MINUTE_US  # GPUs that fall ill within so much of each other do so for one reason
 
 
-def gpu_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict[str, Trouble]:
+def gpu_troubles(seen: Observed, held: Mapping[str, Problem], now_us: int) -> dict[str, Problem]:
     """The warnings of all GPUs, by what they are about: thermal, power, or (main) a clock that is
     low for another reason. GPUs that fall ill together, as in a hot room, are one trouble; one
     that falls ill at another time is its own, named with its UUID.
     """
-    families: dict[str, list[Warned]] = {}
+    families: dict[str, list[GpuWarning]] = {}
     for warning in [_explained(warning, seen) for warning in seen.warned]:
         families.setdefault(name_of(_cause_of(warning)), []).append(warning)
     grouped = {
@@ -55,8 +56,8 @@ def gpu_troubles(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> dict[s
 
 
 def _together(
-    kind: str, warnings: Sequence[Warned], held: Mapping[str, Trouble]
-) -> dict[str, list[Warned]]:
+    kind: str, warnings: Sequence[GpuWarning], held: Mapping[str, Problem]
+) -> dict[str, list[GpuWarning]]:
     """The warnings of one family, by the name of the trouble they belong to. A GPU stays in the
     trouble that it is in.
     """
@@ -96,14 +97,14 @@ def _place(sign: str) -> int:
     return SIGN_ORDER.index(sign) if sign in SIGN_ORDER else len(SIGN_ORDER)
 
 
-def _explained(warning: Warned, seen: Seen) -> Warned:
+def _explained(warning: GpuWarning, seen: Observed) -> GpuWarning:
     """A low clock that the GPU itself does not explain may be explained by how it was before and
     is now.
     """
     if _cause_of(warning) is not Cause.UNEXPLAINED:
         return warning
     gpu = next((gpu for gpu in seen.signs.gpus if gpu.uuid == warning.subject), None)
-    why = attribute(Signs({}, (), () if gpu is None else (gpu,), seen.signs.flow))
+    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.signs.flow))
     return (
         replace(warning, evidence={**warning.evidence, "cause": why.cause.value})
         if why.cause in GPU_SCORES
@@ -111,13 +112,17 @@ def _explained(warning: Warned, seen: Seen) -> Warned:
     )
 
 
-def _cause_of(warning: Warned) -> Cause:
+def _cause_of(warning: GpuWarning) -> Cause:
     return Cause(warning.evidence.get("cause", Cause.UNEXPLAINED))
 
 
 def _of_warnings(
-    name: str, warnings: Sequence[Warned], calm: Sequence[str], held: Trouble | None, now_us: int
-) -> Trouble:
+    name: str,
+    warnings: Sequence[GpuWarning],
+    calm: Sequence[str],
+    held: Problem | None,
+    now_us: int,
+) -> Problem:
     gpus = sorted({w.subject for w in warnings})
     held = held if held is not None and _goes_on(held, gpus) else None
     first = None if held is None else held.subject
@@ -152,7 +157,7 @@ def _of_warnings(
     )
     opened_us = held.opened_us if held is not None else now_us
     told = [w.summary for w in in_order]
-    return Trouble(
+    return Problem(
         name,
         kind,
         subject,
@@ -166,7 +171,7 @@ def _of_warnings(
     )
 
 
-def _goes_on(held: Trouble, gpus: Sequence[str]) -> bool:
+def _goes_on(held: Problem, gpus: Sequence[str]) -> bool:
     """Whether these GPUs' trouble is still the one that was open: it is felt, or the GPU it is
     named after is still ill. A trouble of which that GPU is well again is over, and what others
     still show is another one, with a subject and a beginning of its own.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.judge.drift.values import Effect, Signs, Warned
+from monitor.judge.drift.evidence import Effect, GpuWarning, Observations
 from monitor.model import Cause, Kind, Severity
 
 LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
@@ -20,7 +20,7 @@ KINDS_OF_GPUS = tuple(kind.value for kind in (Kind.THERMAL, Kind.POWER))
 
 
 @dataclass(slots=True)
-class Trouble:
+class Problem:
     """What is open: in plain data, so that it can be stored. Kind, cause and severity are the words
     of the closed lists.
     """
@@ -41,13 +41,13 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """All that the parts say at one moment."""
 
     effects: Mapping[str, Effect]  # decode, ttft, steps, start, cache
     levels: Mapping[str, Effect]  # by traffic class
-    warned: Sequence[Warned]
-    signs: Signs  # beside `effects`, or where there are none, beside the levels
+    warned: Sequence[GpuWarning]
+    signs: Observations  # beside `effects`, or where there are none, beside the levels
     workload: tuple[int, float, float] | None = None
     changed_us: int | None = None  # a change of the digest that is still being compared
     comparisons: Mapping[str, Any] = field(default_factory=dict)

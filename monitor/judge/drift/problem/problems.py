@@ -13,17 +13,18 @@ from dataclasses import replace
 from typing import Any
 
 from monitor.judge.drift.cause.attribution import Attribution, attribute, figures
-from monitor.judge.drift.cause.predicates import Look, clock_down
+from monitor.judge.drift.cause.predicates import Scope, clock_down
+from monitor.judge.drift.evidence import Effect, Observations
 from monitor.judge.drift.problem.gpu_problems import gpu_troubles
 from monitor.judge.drift.problem.problem import (
     KINDS_OF_GPUS,
     LOUDNESS,
-    Seen,
-    Trouble,
+    Observed,
+    Problem,
     family,
     name_of,
 )
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, Effect, Signs
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US
 from monitor.model import Cause, Kind, Severity
 
 # so long the newest attribution counts; after that only a better proven one replaces what was named
@@ -35,7 +36,7 @@ WAIT_US = (
 CHANNEL_ORDER = ("start", "decode", "ttft", "steps", "cache")
 
 
-def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]:
+def judge(seen: Observed, held: Mapping[str, Problem], now_us: int) -> list[Problem]:
     """What is open now, each trouble once."""
     gpus = gpu_troubles(seen, held, now_us)
     main = _main(seen, gpus, held, now_us)
@@ -62,7 +63,7 @@ def judge(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> list[Trouble]
     return [trouble for trouble in found if trouble is not None]
 
 
-def _is_told_with(main: Trouble, gpu: Trouble) -> bool:
+def _is_told_with(main: Problem, gpu: Problem) -> bool:
     """Whether what a GPU warns of is what explains the trouble that is felt: by its GPUs, or
     where nobody warned, by its cause.
     """
@@ -78,8 +79,8 @@ def _is_told_with(main: Trouble, gpu: Trouble) -> bool:
 
 
 def _main(
-    seen: Seen, gpus: Mapping[str, Trouble], held: Mapping[str, Trouble], now_us: int
-) -> Trouble | None:
+    seen: Observed, gpus: Mapping[str, Problem], held: Mapping[str, Problem], now_us: int
+) -> Problem | None:
     """Slower decoding, first tokens, engine steps or starts, and why. Where a GPU explains it, it
     is that GPU's trouble, by its name; but what was open before its cause was known goes on under
     its own name: the cause is refined, and nobody is told that it was over.
@@ -103,12 +104,12 @@ def _main(
     )
     opened_us = before.opened_us if before is not None else now_us
     evidence = evidence_of(seen.effects, seen.signs, why)
-    return Trouble(
+    return Problem(
         name, kind, subject, severity, since_us, opened_us, cause, score, evidence, [], why.look_at
     )
 
 
-def _felt_first(held: Mapping[str, Trouble], gpus: Mapping[str, Trouble]) -> Trouble | None:
+def _felt_first(held: Mapping[str, Problem], gpus: Mapping[str, Problem]) -> Problem | None:
     """What was felt and is open, and is no GPU's own warning now."""
     families = ("main", *KINDS_OF_GPUS)
     open_now = [
@@ -120,7 +121,7 @@ def _felt_first(held: Mapping[str, Trouble], gpus: Mapping[str, Trouble]) -> Tro
     return next((trouble for trouble in found if "effects" in trouble.evidence), None)
 
 
-def _under(first: Trouble, trouble: Trouble) -> Trouble:
+def _under(first: Problem, trouble: Problem) -> Problem:
     """A trouble as what is known by now of one that was open before it."""
     since_us = min(first.since_us, trouble.since_us)
     return replace(
@@ -133,7 +134,7 @@ def _under(first: Trouble, trouble: Trouble) -> Trouble:
     )
 
 
-def _explaining(seen: Seen, gpus: Mapping[str, Trouble]) -> Trouble | None:
+def _explaining(seen: Observed, gpus: Mapping[str, Problem]) -> Problem | None:
     """The GPU's trouble that slows things down: a warning or a page, and its clock is not known to
     be as it was.
     """
@@ -142,24 +143,26 @@ def _explaining(seen: Seen, gpus: Mapping[str, Trouble]) -> Trouble | None:
     ]
     for trouble in sorted(loud, key=lambda t: -t.score):
         looks = [
-            Look(seen.signs, gpu) for gpu in seen.signs.gpus if gpu.uuid in trouble.evidence["gpus"]
+            Scope(seen.signs, gpu)
+            for gpu in seen.signs.gpus
+            if gpu.uuid in trouble.evidence["gpus"]
         ]
         if any(clock_down(look) is not False for look in looks):
             return trouble
     return None
 
 
-def _louder(trouble: Trouble, seen: Seen, why: Attribution) -> Trouble:
+def _louder(trouble: Problem, seen: Observed, why: Attribution) -> Problem:
     """An early warning that is felt now is a page."""
     evidence = {**trouble.evidence, **evidence_of(seen.effects, seen.signs, why)}
     since_us = min(trouble.since_us, *(effect.since_us for effect in seen.effects.values()))
-    return Trouble(
+    return Problem(
         trouble.name, trouble.kind, trouble.subject, Severity.PAGE, since_us, trouble.opened_us, trouble.cause, trouble.score, evidence,
         trouble.told, trouble.look_at,
     )  # fmt: skip
 
 
-def _steady(why: Attribution, before: Trouble | None, now_us: int) -> tuple[Cause, Kind, float]:
+def _steady(why: Attribution, before: Problem | None, now_us: int) -> tuple[Cause, Kind, float]:
     """The cause as it is named: the newest in the first hour; later only one that is better proven,
     or where the other is disproven.
     """
@@ -172,7 +175,7 @@ def _steady(why: Attribution, before: Trouble | None, now_us: int) -> tuple[Caus
     return Cause(before.cause), Kind(before.kind), before.score
 
 
-def _subject(kind: Kind, seen: Seen, why: Attribution, before: Trouble | None) -> str:
+def _subject(kind: Kind, seen: Observed, why: Attribution, before: Problem | None) -> str:
     if before is not None and before.kind == kind:
         return before.subject
     if kind in {Kind.THERMAL, Kind.POWER} and why.gpu is not None:
@@ -185,7 +188,9 @@ def _subject(kind: Kind, seen: Seen, why: Attribution, before: Trouble | None) -
     return {"start": "decode", "cache": "ttft", "steps": "decode"}.get(first, first)
 
 
-def evidence_of(effects: Mapping[str, Effect], signs: Signs, why: Attribution) -> dict[str, Any]:
+def evidence_of(
+    effects: Mapping[str, Effect], signs: Observations, why: Attribution
+) -> dict[str, Any]:
     """The numbers a finding rests on. The figure at the top is that of the channel that is listed
     first.
     """
@@ -228,12 +233,12 @@ def figure(effect: Effect) -> dict[str, Any]:
 
 
 def _level(
-    seen: Seen,
-    main: Trouble | None,
-    gpus: Mapping[str, Trouble],
-    held: Mapping[str, Trouble],
+    seen: Observed,
+    main: Problem | None,
+    gpus: Mapping[str, Problem],
+    held: Mapping[str, Problem],
     now_us: int,
-) -> Trouble | None:
+) -> Problem | None:
     """Classes that wait too long, as one trouble; none where something else that is open explains
     it and came first.
     """
@@ -270,7 +275,7 @@ def _level(
         + ([before.since_us] if before is not None and goes_on else [])
     )
     opened_us = before.opened_us if before is not None and goes_on else now_us
-    return Trouble(
+    return Problem(
         "level",
         Kind.SERVICE_LEVEL,
         subject,
@@ -285,15 +290,15 @@ def _level(
     )
 
 
-def _with_level(seen: Seen, effect: Effect) -> Signs:
+def _with_level(seen: Observed, effect: Effect) -> Observations:
     signs = seen.signs
-    return Signs(
+    return Observations(
         {**signs.effects, "level": effect}, signs.calm, signs.gpus, signs.flow, signs.since_us, signs.restarted_us,
         signs.digest_changed_us, signs.slope_per_h, signs.neighbours,
     )  # fmt: skip
 
 
-def _workload(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> Trouble | None:
+def _workload(seen: Observed, held: Mapping[str, Problem], now_us: int) -> Problem | None:
     if seen.workload is None:
         return None
     since_us, usual, now = seen.workload
@@ -309,7 +314,7 @@ def _workload(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> Trouble |
         "whether the probes still ask what users ask: longer prompts need a probe of "
         "their length, and a new pin"
     )
-    return Trouble(
+    return Problem(
         "workload",
         Kind.WORKLOAD_SHIFT,
         "prompt_tokens",
@@ -325,12 +330,12 @@ def _workload(seen: Seen, held: Mapping[str, Trouble], now_us: int) -> Trouble |
 
 
 def _config(
-    seen: Seen,
-    main: Trouble | None,
-    gpus: Mapping[str, Trouble],
-    held: Mapping[str, Trouble],
+    seen: Observed,
+    main: Problem | None,
+    gpus: Mapping[str, Problem],
+    held: Mapping[str, Problem],
     now_us: int,
-) -> Trouble | None:
+) -> Problem | None:
     """Only the digest tells that something changed: said while it is being compared with before,
     unless a trouble that is open has it.
     """
@@ -350,6 +355,6 @@ def _config(
     evidence = {"compared": dict(seen.comparisons)}
     look_at = "vllm-canary fingerprint: what changed, and whether it was meant"
     words = ("config", Kind.CONFIG_CHANGE, "fingerprint", Severity.INFO)
-    return Trouble(
+    return Problem(
         *words, seen.changed_us, opened_us, Cause.CONFIG_CHANGE, 0.0, evidence, [], look_at
     )

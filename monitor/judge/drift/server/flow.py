@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from statistics import median
 
+from monitor.judge.drift.evidence import Armed, Pair, ServerComparison
 from monitor.judge.drift.server.flow_blocks import (
     FlowBlock,
     FlowCanary,
@@ -19,15 +20,7 @@ from monitor.judge.drift.server.flow_blocks import (
     prompt_length,
     together,
 )
-from monitor.judge.drift.values import (
-    DAY_US,
-    HOUR_US,
-    SECOND_US,
-    Armed,
-    DriftSettings,
-    FlowSigns,
-    Pair,
-)
+from monitor.judge.drift.settings import DAY_US, HOUR_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, ServerPoint
 
 KEEP_FINE_US, KEEP_FINE = (
@@ -133,7 +126,7 @@ class FlowChannel:
 
     def signs(
         self, before_us: tuple[int, int], now_us: tuple[int, int], settings: DriftSettings
-    ) -> FlowSigns:
+    ) -> ServerComparison:
         """Medians over the blocks of two spans, each [from, to). What is under way in the open
         block counts for now.
         """
@@ -150,7 +143,7 @@ class FlowChannel:
             if any(b.waiting is not None for b in now) or not now
             else ("the metrics page (vllm:num_requests_waiting)",)
         )
-        return FlowSigns(
+        return ServerComparison(
             running=pair("running"),
             waiting=pair("waiting"),
             kv_usage=pair("kv_usage"),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from monitor.judge.drift.values import MINUTE_US, SECOND_US
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US
 from monitor.model import CanaryPoint, ServerPoint
 
 GAP_US = 10 * MINUTE_US  # two readings further apart say nothing about the time between them

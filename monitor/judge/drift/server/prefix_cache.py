@@ -14,16 +14,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from monitor.judge.drift.values import (
-    DAY_US,
-    HOUR_US,
-    MINUTE_US,
-    Armed,
-    DriftSettings,
-    Effect,
-    Pair,
-    Shift,
-)
+from monitor.judge.drift.evidence import Armed, Effect, Pair, Shift
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US, DriftSettings
 from monitor.model import CanaryPoint, Severity
 
 # a probe with `same_salt_twice` records its second prompt under this name (docs/configuration.md)

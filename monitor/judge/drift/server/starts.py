@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import NamedTuple
 
+from monitor.judge.drift.evidence import Effect, Shift
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, DriftSettings
 from monitor.judge.drift.speed.offsets import StartOffset
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, DriftSettings, Effect, Shift
 from monitor.model import CanaryPoint, Severity
 
 KEEP = 12

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from monitor.judge.drift.evidence import Armed, Effect, Shift
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
 from monitor.judge.drift.speed.effects import Metric, warning_threshold
 from monitor.judge.drift.speed.load import Load, Taken, decode_load, prompt_scale, wait_load
 from monitor.judge.drift.speed.offsets import StartOffset, scatter_of
 from monitor.judge.drift.speed.track import Track
 from monitor.judge.drift.stats.blocks import OpenBlocks
-from monitor.judge.drift.values import SECOND_US, Armed, DriftSettings, Effect, Shift
 from monitor.model import CanaryPoint, Outcome, Phase, ServerPoint
 
 LEAST_TOKENS = 8  # below this one late chunk is most of the decode rate

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.drift.stats.cusum import log_threshold, warnings_per_month
-from monitor.judge.drift.values import DriftSettings
 
 TURNS = 3  # the three channels learn in turn, so that no step of the judge takes long
 DETECTORS = 6  # two for each of three channels

@@ -15,8 +15,9 @@ from itertools import takewhile
 from statistics import median
 from typing import NamedTuple
 
+from monitor.judge.drift.evidence import Armed, Effect, Shift
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.judge.drift.stats.cusum import MONTH_S, ExceedanceTest
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, Armed, DriftSettings, Effect, Shift
 from monitor.model import CanaryPoint, Outcome, Severity
 
 BASE = 0.05  # one in twenty may be slower: that is what a p95 says

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from monitor.judge.drift.evidence import Armed, Effect, Shift
+from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.drift.speed.effects import TURNS, Metric, OpenEffect, warning_threshold
 from monitor.judge.drift.speed.load import Entry, Gathering, Load, Taken
 from monitor.judge.drift.speed.offsets import (
@@ -25,7 +27,6 @@ from monitor.judge.drift.stats.change_point import find_break
 from monitor.judge.drift.stats.curve import LoadCurve
 from monitor.judge.drift.stats.curve_fit import add_missing, fit_curve, refine
 from monitor.judge.drift.stats.cusum import LevelCusum, Sizes, StepWatch, Wander
-from monitor.judge.drift.values import Armed, DriftSettings, Effect, Shift
 from monitor.model import Severity
 
 HOUR_S = 3600.0

@@ -14,7 +14,7 @@ from operator import mul
 from statistics import median
 from typing import Generic, NamedTuple, TypeVar
 
-from monitor.judge.drift.values import SECOND_US, DriftSettings
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
 
 HUBER = 1.345  # 95 % efficient where the noise is normal (Huber 1964; Holland and Welsch 1977)
 # variance of the robust mean over s²/n, where s comes from the MAD: 1.05 for normal noise, 1.15 for

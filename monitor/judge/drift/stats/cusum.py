@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 
 MONTH_S = 30 * 86_400.0
 TAIL = 2.0  # Huber's density is normal up to so many standard deviations, exponential beyond
