@@ -107,7 +107,6 @@ def said(found: Run) -> str:
 
 
 # -- tables
-# -----------------------------------------------------------------------------------------------------------
 
 
 def table(runs: Sequence[Run], expected: dict[str, Raises | None]) -> list[str]:

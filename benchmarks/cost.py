@@ -186,7 +186,6 @@ def fleet(seconds: float) -> list[Row]:
 
 
 # -- the history
-# ------------------------------------------------------------------------------------------------------
 
 
 GPU = "GPU-8f6f1f0e-7f2e-4c58-a7f2-52f1d8d2b5c1"
@@ -452,7 +451,6 @@ def disk(samples: int) -> list[Row]:
 
 
 # -- commands
-# ---------------------------------------------------------------------------------------------------------
 
 
 def medians(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, float]:

@@ -53,8 +53,9 @@ def rows(count: int) -> Iterator[str]:
         ttft = 20 * (1 + abs(chance.gauss(0.0, 0.05)))
         e2e = ttft + 63_000 / rate
         yield (
-            f"{(BEGIN + timedelta(minutes=i)).isoformat()},{'abcde'[i % 5]},chat,warm,ok,x,{ttft:.3f},{e2e:.3f},{rate:.3f},"
-            f"{1000 / rate:.3f},64,50,{running},0,0.1,{64 * running},0,GPU-1,{60 + chance.gauss(0, 1):.0f},1980,0.9,"
+            f"{(BEGIN + timedelta(minutes=i)).isoformat()},{'abcde'[i % 5]},chat,warm,ok,x,"
+            f"{ttft:.3f},{e2e:.3f},{rate:.3f},{1000 / rate:.3f},64,50,{running},0,0.1,"
+            f"{64 * running},0,GPU-1,{60 + chance.gauss(0, 1):.0f},1980,0.9,"
             f"{400 + chance.gauss(0, 10):.1f},700,0,0,0,27"
         )
 

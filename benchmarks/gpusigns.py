@@ -119,7 +119,6 @@ def _held(point: GpuPoint, minutes: int) -> list[GpuPoint]:
 
 
 # -- memory
-# -----------------------------------------------------------------------------------------------------------
 
 
 def _memory(settings: DriftSettings) -> list[str]:
@@ -151,9 +150,15 @@ def _memory(settings: DriftSettings) -> list[str]:
 
 def _peak_points(peak: Peak) -> list[GpuPoint]:
     point = GpuPoint(
-        0, "V100", peak.temp_c, mem_temp_c=peak.mem_temp_c, sm_clock_mhz=peak.min_clock_mhz, util=1.0,
-        power_w=min(peak.power_w, peak.cap_w), power_limit_w=peak.cap_w,
-    )  # fmt: skip
+        0,
+        "V100",
+        peak.temp_c,
+        mem_temp_c=peak.mem_temp_c,
+        sm_clock_mhz=peak.min_clock_mhz,
+        util=1.0,
+        power_w=min(peak.power_w, peak.cap_w),
+        power_limit_w=peak.cap_w,
+    )
     return [point, *_held(point, AFTER_MIN)]
 
 
@@ -162,7 +167,6 @@ def _said(warnings: Sequence[GpuWarning]) -> str:
 
 
 # -- power
-# ------------------------------------------------------------------------------------------------------------
 
 
 def _limits(settings: DriftSettings) -> list[str]:
@@ -263,10 +267,16 @@ def _capped_points(usual: Capped, capped: Capped) -> list[GpuPoint]:
         waver = 1.0 + WAVER * math.sin(minute)
         found.append(
             GpuPoint(
-                minute * MINUTE_US, "GPU", 65.0, sm_clock_mhz=now.clock_mhz / waver, util=1.0, power_w=min(now.power_w * waver, now.cap_w),
-                power_limit_w=now.cap_w, event_reasons=0x4,
+                minute * MINUTE_US,
+                "GPU",
+                65.0,
+                sm_clock_mhz=now.clock_mhz / waver,
+                util=1.0,
+                power_w=min(now.power_w * waver, now.cap_w),
+                power_limit_w=now.cap_w,
+                event_reasons=0x4,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -279,11 +289,18 @@ def _learnt(sweep: Sequence[Capped], settings: DriftSettings) -> Elasticity:
         ttft_ms = 1e6 / capped.speed
         elasticity.canary(
             CanaryPoint(
-                at_us, at_us + 3 * SECOND_US, probe="sweep", e2e_ms=3000.0, ttft_ms=max(ttft_ms, 200.0 * ttft_ms / (1e6 / sweep[0].speed)),
-                decode_tok_s=capped.speed, completion_tokens=128.0, prompt_tokens=2000.0, sm_clock_mhz=capped.clock_mhz,
+                at_us,
+                at_us + 3 * SECOND_US,
+                probe="sweep",
+                e2e_ms=3000.0,
+                ttft_ms=max(ttft_ms, 200.0 * ttft_ms / (1e6 / sweep[0].speed)),
+                decode_tok_s=capped.speed,
+                completion_tokens=128.0,
+                prompt_tokens=2000.0,
+                sm_clock_mhz=capped.clock_mhz,
             ),
             settings,
-        )  # fmt: skip
+        )
     return elasticity
 
 
