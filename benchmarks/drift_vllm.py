@@ -45,7 +45,7 @@ QUOTA = 0.30  # of one core
 PERIOD_US = 20_000
 DETECTOR = {
     "block": "10s",
-    "gpu_step": "5s",
+    "card_step": "5s",
     "grace": "4s",
     "block_samples": 3,
     "learn": "4m",
