@@ -4,8 +4,8 @@ late is it when they really fail?
     .venv/bin/python benchmarks/quality.py [--quick]
 
 About a minute; part of `make proof`; writes its section of docs/quality-measured.md. The answers
-are those of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code that the
-daemon runs: monitor/judge/pinning.py makes the pins, pinned.py the verdicts, flips.py and
+are those of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code
+that the daemon runs: monitor/judge/pinning.py makes the pins, pinned.py the verdicts, flips.py and
 `too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts as a failure:
 near ties, which the product tells by them, are not told apart here.
 """

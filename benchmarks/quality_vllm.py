@@ -4,8 +4,8 @@ four bits. Part of `make proof`.
     .venv/bin/python benchmarks/quality_vllm.py [--canaries 500] [--repetitions 200] [--work DIR]
 
 Writes its part of docs/quality-measured.md. An estimated 40 minutes on two quiet cores, and many
-times that beside other work. What has been measured is kept in DIR (beside the vLLM environment unless given),
-so that a run that was stopped goes on where it was, until the product (the committed monitor/) or
+times that beside other work. What has been measured is kept in DIR (beside the vLLM environment
+unless given), so that a run that was stopped goes on where it was, until the product (the committed monitor/) or
 the numbers change. One server at a time, three starts:
 
 1. the original: pinned, half of the repeats in company; then the canaries by `vllm-canary probe`,
