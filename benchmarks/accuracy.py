@@ -28,8 +28,8 @@ from common import PAGE, Section, load, percentile, served
 
 from monitor.daemon.service import SWITCH_INTERVAL_S
 from monitor.measure.canary import Canary
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import client
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream.client import client
 from monitor.model import Outcome, Phase, Probe, Sample
 from monitor.store import record
 from monitor.store.database import open_writer

@@ -107,7 +107,6 @@ def said(found: Run) -> str:
 
 
 # -- tables
-# -----------------------------------------------------------------------------------------------------------
 
 
 def table(runs: Sequence[Run], expected: dict[str, Raises | None]) -> list[str]:
@@ -180,7 +179,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--only", help="scenarios, with commas between them")
-    parser.add_argument("--gpu", default="h100", help="a kind of card of the simulator")
+    parser.add_argument("--gpu", default="h100", help="a kind of GPU of the simulator")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
         "--work",

@@ -15,17 +15,18 @@ from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from monitor.judge.drift.beside import Rules
-from monitor.judge.drift.book import Book, Entry
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.replay import Replay, in_order
-from monitor.judge.drift.values import DriftSettings
-from monitor.model import CanaryPoint, CardPoint, Finding, Pin, PinnedOutput, Point, Severity
+from monitor.judge.drift.settings import DriftSettings
+from monitor.model import CanaryPoint, Finding, GpuPoint, Pin, PinnedOutput, Point, Severity
+from monitor.replay.csv.points import ReadingCsv, SampleCsv
+from monitor.replay.incidents import Book, Entry
+from monitor.replay.judges import Rules
+from monitor.replay.replay import Replay, in_order
 from monitor.simulate.assemble import make_world
-from monitor.simulate.cards import CardKind, kind_of
+from monitor.simulate.cards import CardKind as GpuKind
+from monitor.simulate.cards import kind_of
 from monitor.simulate.export import EPOCH, export
 from monitor.simulate.scenario import Raises, load, names
-from monitor.store.csvpoints import ReadingCsv, SampleCsv
 
 ONSET_H = 14.0
 LASTS_H = {
@@ -177,7 +178,7 @@ def read(file: Path, readings: Path) -> Iterator[Point]:
 
 def blinded(point: Point) -> Point:
     """Without what dcgm-exporter's default counters lack."""
-    if isinstance(point, CardPoint):
+    if isinstance(point, GpuPoint):
         return point._replace(
             margin_c=None,
             event_reasons=None,
@@ -243,20 +244,20 @@ def _said(entry: Entry, book: Watched) -> Said:
     )
 
 
-def _felt_min(card: CardKind, points: Iterable[Point]) -> float | None:
+def _felt_min(gpu: GpuKind, points: Iterable[Point]) -> float | None:
     """When the clocks had fallen so far that decoding was 3 % slower, by the model's own
     elasticity: its truth, not a measurement.
     """
     usual_mhz = None
     for p in points:
-        if not isinstance(p, CardPoint) or (p.util or 0.0) < 0.5 or not p.sm_clock_mhz:
+        if not isinstance(p, GpuPoint) or (p.util or 0.0) < 0.5 or not p.sm_clock_mhz:
             continue
         if p.at_us <= ONSET_US:
             usual_mhz = p.sm_clock_mhz
         elif usual_mhz is not None:
-            memory = card.memory_clock_mhz / p.mem_clock_mhz if p.mem_clock_mhz else 1.0
-            if card.decode_share * usual_mhz / p.sm_clock_mhz + (
-                1.0 - card.decode_share
+            memory = gpu.memory_clock_mhz / p.mem_clock_mhz if p.mem_clock_mhz else 1.0
+            if gpu.decode_share * usual_mhz / p.sm_clock_mhz + (
+                1.0 - gpu.decode_share
             ) * memory > 1.0 / (1.0 - FELT_PCT / 100.0):
                 return round((p.at_us - ONSET_US) / MINUTE_US, 1)
     return None

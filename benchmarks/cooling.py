@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from monitor.model import CardPoint
+from monitor.model import GpuPoint
 
 R1, T1_S, R2, T2_S = 0.15, 5.0, 0.52, 67.0
 MAX_C, SLOWDOWN_C, BINS_MHZ_PER_C, BINS_FROM_C = 94.0, 96.0, 4.5, 62.0
@@ -25,7 +25,7 @@ BUSY = 0.5
 
 
 @dataclass(slots=True)
-class Card:
+class Gpu:
     """The state that is carried from second to second."""
 
     die_c: float = 0.0  # above the real trace
@@ -39,12 +39,12 @@ class Card:
 class Changed:
     """Changed points, and how much slower decoding was at each, as a share."""
 
-    points: list[CardPoint]
+    points: list[GpuPoint]
     decode_loss: list[float]
 
 
 def changed(
-    points: Sequence[CardPoint],
+    points: Sequence[GpuPoint],
     cooling: Callable[[float], float] = lambda _: 1.0,
     limit_mhz: Callable[[float], float] = lambda _: 1e9,
     counters: bool = True,
@@ -53,24 +53,24 @@ def changed(
     the seconds since the first point. `counters` False: as the traces are, without throttle
     counters and reason bits.
     """
-    card, found, losses = Card(), list[CardPoint](), list[float]()
+    gpu, found, losses = Gpu(), list[GpuPoint](), list[float]()
     before_us = points[0].at_us
     for point in points:
         passed_s = min(600, round((point.at_us - before_us) / 1e6))
         since_s, before_us = (point.at_us - points[0].at_us) / 1e6, point.at_us
-        clock, power_w, reasons = _look(card, point, limit_mhz(since_s))
+        clock, power_w, reasons = _look(gpu, point, limit_mhz(since_s))
         for _ in range(passed_s):
-            _second(card, point, power_w, cooling(since_s))
-            clock, power_w, reasons = _look(card, point, limit_mhz(since_s))
-            card.thermal_ns += 1_000_000_000 if reasons & SW_THERMAL and _busy(point) else 0
-        temp_c = round((point.temp_c or 0.0) + card.die_c + card.sink_c)
+            _second(gpu, point, power_w, cooling(since_s))
+            clock, power_w, reasons = _look(gpu, point, limit_mhz(since_s))
+            gpu.thermal_ns += 1_000_000_000 if reasons & SW_THERMAL and _busy(point) else 0
+        temp_c = round((point.temp_c or 0.0) + gpu.die_c + gpu.sink_c)
         new = point._replace(
             temp_c=float(temp_c), margin_c=MAX_C - temp_c, sm_clock_mhz=clock, power_w=power_w
         )
         if counters:
             new = new._replace(
                 event_reasons=reasons,
-                throttle_thermal_ns=card.thermal_ns,
+                throttle_thermal_ns=gpu.thermal_ns,
                 throttle_power_ns=0,
                 throttle_brake_ns=0,
             )
@@ -79,11 +79,11 @@ def changed(
     return Changed(found, losses)
 
 
-def _busy(point: CardPoint) -> bool:
+def _busy(point: GpuPoint) -> bool:
     return (point.util or 0.0) >= BUSY
 
 
-def _look(card: Card, point: CardPoint, limit_mhz: float) -> tuple[float, float, int]:
+def _look(gpu: Gpu, point: GpuPoint, limit_mhz: float) -> tuple[float, float, int]:
     """Clock, power and reasons of this moment."""
     real_mhz, real_w, real_c = (
         point.sm_clock_mhz or CLOCK_MHZ,
@@ -92,31 +92,31 @@ def _look(card: Card, point: CardPoint, limit_mhz: float) -> tuple[float, float,
     )
     if not _busy(point):
         return real_mhz, real_w, 0x1
-    temp_c = real_c + card.die_c + card.sink_c
+    temp_c = real_c + gpu.die_c + gpu.sink_c
     bins = BINS_MHZ_PER_C * (max(0.0, temp_c - BINS_FROM_C) - max(0.0, real_c - BINS_FROM_C))
-    clock = min(real_mhz - bins - card.taken_mhz, limit_mhz)
-    clock = max(LEAST_MHZ, clock / 2 if card.halved else clock)
+    clock = min(real_mhz - bins - gpu.taken_mhz, limit_mhz)
+    clock = max(LEAST_MHZ, clock / 2 if gpu.halved else clock)
     working_w = max(0.0, real_w - P0_W)
     power_w = real_w - working_w + working_w * (clock / real_mhz) ** POWER_EXPONENT
-    reasons = (SW_THERMAL if card.taken_mhz > 0 else 0) | (
-        HW_SLOWDOWN | HW_THERMAL if card.halved else 0
+    reasons = (SW_THERMAL if gpu.taken_mhz > 0 else 0) | (
+        HW_SLOWDOWN | HW_THERMAL if gpu.halved else 0
     )
     return clock, power_w, reasons
 
 
-def _second(card: Card, point: CardPoint, power_w: float, cooling: float) -> None:
+def _second(gpu: Gpu, point: GpuPoint, power_w: float, cooling: float) -> None:
     real_w = point.power_w or 0.0
-    card.die_c += ((power_w - real_w) * R1 - card.die_c) / T1_S
-    card.sink_c += ((power_w * cooling - real_w) * R2 - card.sink_c) / T2_S
-    temp_c = (point.temp_c or 0.0) + card.die_c + card.sink_c
+    gpu.die_c += ((power_w - real_w) * R1 - gpu.die_c) / T1_S
+    gpu.sink_c += ((power_w * cooling - real_w) * R2 - gpu.sink_c) / T2_S
+    temp_c = (point.temp_c or 0.0) + gpu.die_c + gpu.sink_c
     steps = 1.0 / GOVERNOR_S
     if temp_c > MAX_C:
-        card.taken_mhz = min(
-            CLOCK_MHZ - LEAST_MHZ, card.taken_mhz + steps * STEP_MHZ * (1.0 + temp_c - MAX_C)
+        gpu.taken_mhz = min(
+            CLOCK_MHZ - LEAST_MHZ, gpu.taken_mhz + steps * STEP_MHZ * (1.0 + temp_c - MAX_C)
         )
     elif temp_c < MAX_C - 2.0:
-        card.taken_mhz = max(0.0, card.taken_mhz - steps * STEP_MHZ / 4)
-    card.halved = temp_c >= SLOWDOWN_C or (card.halved and temp_c >= SLOWDOWN_C - 5.0)
+        gpu.taken_mhz = max(0.0, gpu.taken_mhz - steps * STEP_MHZ / 4)
+    gpu.halved = temp_c >= SLOWDOWN_C or (gpu.halved and temp_c >= SLOWDOWN_C - 5.0)
 
 
 def _decode_loss(real_mhz: float, clock: float) -> float:

@@ -34,8 +34,8 @@ FLEET, FLEET_LAG_MS = 200, 5.0
 WARM_UP_S = 30.0
 FLEET_WARM_UP_S = 75.0  # every target has had its first, cold canary, and its identity was read
 #: What goes with one sample of a target at six probes a minute: a reading of the server each 15 s,
-#: one of a card each 5 s.
-SERVER_READINGS, CARD_READINGS = 4 / 6, 12 / 6
+#: one of a GPU each 5 s.
+SERVER_READINGS, GPU_READINGS = 4 / 6, 12 / 6
 CANARY = Path(sys.executable).with_name("vllm-canary")
 
 PROBE: Mapping[str, Any] = {
@@ -186,11 +186,10 @@ def fleet(seconds: float) -> list[Row]:
 
 
 # -- the history
-# ------------------------------------------------------------------------------------------------------
 
 
-CARD = "GPU-8f6f1f0e-7f2e-4c58-a7f2-52f1d8d2b5c1"
-#: Times and rates have every digit of a double; what cards report is whole numbers, and milliwatts.
+GPU = "GPU-8f6f1f0e-7f2e-4c58-a7f2-52f1d8d2b5c1"
+#: Times and rates have every digit of a double; what GPUs report is whole numbers, and milliwatts.
 MEASURED = (
     *(
         "idle_before_s",
@@ -222,7 +221,7 @@ def watts() -> float:
 
 
 def sample_row(index: int, started_us: int) -> dict[str, Any]:
-    """A sample with nothing unknown in it, as a target with a card, a pin and per-request metrics
+    """A sample with nothing unknown in it, as a target with a GPU, a pin and per-request metrics
     gives it.
     """
     whole = random.randrange
@@ -250,7 +249,7 @@ def sample_row(index: int, started_us: int) -> dict[str, Any]:
         "preemptions": 0,
         "other_prompt_tokens": whole(9000),
         "other_generation_tokens": whole(9000),
-        "gpu_uuid": CARD,
+        "gpu_uuid": GPU,
         "gpu_temp_c": whole(40, 90),
         "gpu_mem_temp_c": whole(40, 100),
         "gpu_margin_c": whole(40),
@@ -291,8 +290,8 @@ def server_row(index: int, at_us: int) -> dict[str, Any]:
     }
 
 
-def card_row(index: int, at_us: int) -> dict[str, Any]:
-    """A window of readings of one card, with counters as large as they get in a year."""
+def gpu_row(index: int, at_us: int) -> dict[str, Any]:
+    """A window of readings of one GPU, with counters as large as they get in a year."""
     spread = {
         f"{name}_{kind}": random.randrange(low, high) if name != "power_w" else watts()
         for name, low, high in (
@@ -318,7 +317,7 @@ def card_row(index: int, at_us: int) -> dict[str, Any]:
         **spread,
         **counters,
         **state,
-        "gpu_uuid": CARD,
+        "gpu_uuid": GPU,
         "at_us": at_us,
         "count": 5,
         "energy_j": 10**9 + watts(),
@@ -428,17 +427,17 @@ def disk(samples: int) -> list[Row]:
         fill(
             engine,
             t.gpu_reading,
-            card_row,
-            round(samples * CARD_READINGS),
-            round(step_us / CARD_READINGS),
+            gpu_row,
+            round(samples * GPU_READINGS),
+            round(step_us / GPU_READINGS),
         )
         sizes.append(size(database))
         engine.dispose()
-    row, server, card = ((after - before) / samples for before, after in pairwise(sizes))
+    row, server, gpu = ((after - before) / samples for before, after in pairwise(sizes))
     return [
         at_most(
-            "database a sample all told (6 probes a minute, one card)",
-            row + server + card,
+            "database a sample all told (6 probes a minute, one GPU)",
+            row + server + gpu,
             SAMPLE_BYTES,
             " bytes",
             0,
@@ -447,12 +446,11 @@ def disk(samples: int) -> list[Row]:
             "of it the sample itself, every column filled, and its two indexes", f"{row:.0f} bytes"
         ),
         Row("of it its share of the server's readings (every 15 s)", f"{server:.0f} bytes"),
-        Row("of it its share of the card's readings (every 5 s)", f"{card:.0f} bytes"),
+        Row("of it its share of the GPU's readings (every 5 s)", f"{gpu:.0f} bytes"),
     ]
 
 
 # -- commands
-# ---------------------------------------------------------------------------------------------------------
 
 
 def medians(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, float]:
@@ -541,7 +539,7 @@ def section(quick: bool, parts: Sequence[str] = tuple(PARTS)) -> Section:
     text = (
         "The daemon as a user starts it, against stand-ins (`tests/standin.py`) whose metrics "
         "pages are as large as a real one; a machine "
-        "without a card, so NVML is asked once a minute whether there is one. Times of "
+        "without a GPU, so NVML is asked once a minute whether there is one. Times of "
         "commands are medians of runs taken in turn."
     )
     return figures("Cost", text, rows)

@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder with nab/, tcpd/ and vmnoise/ (benchmarks/data/PROVENANCE.md tells where from)",
+        help="folder with nab/, tcpd/ and vmnoise/ (sources: benchmarks/data/PROVENANCE.md)",
     )
     parser.add_argument(
         "--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}"

@@ -16,8 +16,8 @@ from statistics import median
 import numpy as np
 from driftseries import DAY
 
-from monitor.judge.drift.levels import LevelChannel
-from monitor.judge.drift.values import MINUTE_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, DriftSettings
+from monitor.judge.drift.speed.levels import LevelChannel
 from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings()

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from driftseries import DAY, KINDS, LEARN, SCENARIOS, Floats, Series, drop, series
 
-from monitor.judge.drift.load import Load
-from monitor.judge.drift.speed import SpeedChannel
-from monitor.judge.drift.values import MINUTE_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, DriftSettings
+from monitor.judge.drift.speed.channel import SpeedChannel
+from monitor.judge.drift.speed.load import Load
 from monitor.model import CanaryPoint, Severity
 
 MONTH = 30 * DAY

@@ -22,8 +22,8 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median, stdev
 
-from monitor.judge.drift.speed import SpeedChannel
-from monitor.judge.drift.values import SECOND_US, DriftSettings
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
+from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.model import CanaryPoint, Severity
 
 HERE = Path(__file__).resolve().parent
@@ -172,10 +172,8 @@ def nab(folder: Path) -> list[tuple[str, ...]]:
             sum(r.until_us - r.at_us for r in found) / 86_400e6,
         )
         earlier = sum(h and b for h, b in zip(hit, before, strict=True))
-        told = (
-            f"{sum(hit)} of {len(hit)} "
-            f"windows{f' ({earlier} by what was raised before and still open)' if earlier else ''}; "
-        )
+        already = f" ({earlier} by what was raised before and still open)" if earlier else ""
+        told = f"{sum(hit)} of {len(hit)} windows{already}; "
         told += (
             f"{len(outside)} alarms outside in {days:.0f} days; open for "
             f"{100 * open_days / days:.0f} % of the time"

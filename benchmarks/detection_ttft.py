@@ -17,8 +17,8 @@ import numpy as np
 from detection_ours import ANSWER_US, MONTH, RESTART_SD, SETTINGS, onsets
 from driftseries import DAY, LEARN, Floats, ou
 
-from monitor.judge.drift.speed import SpeedChannel
-from monitor.judge.drift.values import MINUTE_US
+from monitor.judge.drift.settings import MINUTE_US
+from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.model import CanaryPoint
 
 WANDER, NOISE = 0.03, 0.10

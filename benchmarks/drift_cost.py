@@ -3,7 +3,7 @@ a month of samples.
 
     .venv/bin/python benchmarks/drift_cost.py [--write]
 
-The year has a sample a minute of five probes with a card, half a million rows of 27 columns.
+The year has a sample a minute of five probes with a GPU, half a million rows of 27 columns.
 `--write` puts the figures into docs/detection-measured.md. About two minutes.
 """
 
@@ -25,8 +25,8 @@ from proofpage import stamp, write_section
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
-from monitor.store.csvpoints import SampleCsv
+from monitor.judge.drift.settings import DriftSettings
+from monitor.replay.csv.points import SampleCsv
 
 YEAR, MONTH, STEPS = (
     525_600,
@@ -53,8 +53,9 @@ def rows(count: int) -> Iterator[str]:
         ttft = 20 * (1 + abs(chance.gauss(0.0, 0.05)))
         e2e = ttft + 63_000 / rate
         yield (
-            f"{(BEGIN + timedelta(minutes=i)).isoformat()},{'abcde'[i % 5]},chat,warm,ok,x,{ttft:.3f},{e2e:.3f},{rate:.3f},"
-            f"{1000 / rate:.3f},64,50,{running},0,0.1,{64 * running},0,GPU-1,{60 + chance.gauss(0, 1):.0f},1980,0.9,"
+            f"{(BEGIN + timedelta(minutes=i)).isoformat()},{'abcde'[i % 5]},chat,warm,ok,x,"
+            f"{ttft:.3f},{e2e:.3f},{rate:.3f},{1000 / rate:.3f},64,50,{running},0,0.1,"
+            f"{64 * running},0,GPU-1,{60 + chance.gauss(0, 1):.0f},1980,0.9,"
             f"{400 + chance.gauss(0, 10):.1f},700,0,0,0,27"
         )
 

@@ -2,13 +2,13 @@
 docs/proof.md.
 
 One server on CPU with a tiny model, watched by the daemon with a shortened memory (blocks of 10 s,
-learning 4 minutes), and a card made of the C stub of NVML under the real binding. What is done to
+learning 4 minutes), and a GPU made of the C stub of NVML under the real binding. What is done to
 them, one after the other, and what must be found:
 
-    the engine's share of the processor is cut by a cgroup quota, while the card's clock falls and
+    the engine's share of the processor is cut by a cgroup quota, while the GPU's clock falls and
     its counter of thermal slowdown runs
                                                                       -> cause heat
-    the same cut, and the card shows nothing                          -> unexplained or host_bound,
+    the same cut, and the GPU shows nothing                          -> unexplained or host_bound,
     never heat
     24 long batch requests at once on four places, again and again    -> service_level, cause
     queueing
@@ -45,7 +45,7 @@ QUOTA = 0.30  # of one core
 PERIOD_US = 20_000
 DETECTOR = {
     "block": "10s",
-    "card_step": "5s",
+    "gpu_step": "5s",
     "grace": "4s",
     "block_samples": 3,
     "learn": "4m",
@@ -68,8 +68,8 @@ class Result:
     right: bool
 
 
-class Card:
-    """The stub's card, whose counter of thermal slowdown runs while it is hot."""
+class Gpu:
+    """The stub's GPU, whose counter of thermal slowdown runs while it is hot."""
 
     def __init__(self, folder: Path) -> None:
         self.stub = StubNvml(folder)
@@ -152,7 +152,7 @@ def batch_job(url: str) -> Iterator[None]:
 
 def configured(canary: Canary) -> None:
     """Two steady decode probes and a capped chat, every two seconds; the shortened memory; the
-    stub's card.
+    stub's GPU.
     """
     long = {"sampling": {"ignore_eos": True, "min_tokens": 64}, "max_wait": "2s"}
     probes: dict[str, Any] = {
@@ -228,7 +228,7 @@ def calm(canary: Canary) -> None:
     wait_for("all of it to be over", lambda: not canary.query(sql), QUIET_S, canary.state_of_things)
 
 
-def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
+def acts(canary: Canary, server: VllmServer, gpu: Gpu) -> list[Result]:
     """The story."""
     pid, results = server.engine_pid(), []
     before = canary.last_incident()
@@ -239,23 +239,23 @@ def acts(canary: Canary, server: VllmServer, card: Card) -> list[Result]:
         Result(f"{LEARN_S:.0f} s of nothing", "nothing", told(healthy), None, not healthy)
     )
     with slowed(pid):
-        card.hot = True
+        gpu.hot = True
         results.append(
             act(
                 canary,
-                f"engine cut to {QUOTA:.0%} of a core, the card throttles",
+                f"engine cut to {QUOTA:.0%} of a core, the GPU throttles",
                 "cause heat",
                 lambda rows: bool(rows) and all(row["cause"] == "heat" for row in rows),
                 240.0,
             )
         )
-    card.hot = False
+    gpu.hot = False
     calm(canary)
     with slowed(pid):
         results.append(
             act(
                 canary,
-                "the same cut, the card shows nothing",
+                "the same cut, the GPU shows nothing",
                 "host_bound or unexplained",
                 lambda rows: (
                     bool(rows)
@@ -292,10 +292,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vllm-canary-proof-") as folder:
         home = Path(folder)
         build(home)
-        card = Card(home)
+        gpu = Gpu(home)
         os.environ["LD_LIBRARY_PATH"], os.environ["NVMLSTUB_STATE"] = (
             str(home),
-            str(card.stub.state),
+            str(gpu.stub.state),
         )
         server = VllmServer.start(Path(venv), free_port(), model, *OPTIONS, work=home)
         (home / "canary").mkdir()
@@ -303,11 +303,11 @@ def main() -> int:
         try:
             configured(canary)
             canary.start()
-            results = acts(canary, server, card)
+            results = acts(canary, server, gpu)
         finally:
             canary.kill()
             server.stop()
-            card.stop()
+            gpu.stop()
     lines = ["| what happened | must be found | was found | after | |", "|---|---|---|---|---|"]
     lines += [
         (
@@ -321,7 +321,7 @@ def main() -> int:
     note = (
         f"`benchmarks/drift_vllm.py`, {stamp()}, {time.monotonic() - began:.0f} s: a real vLLM "
         "0.32 on CPU "
-        f"(`{' '.join(OPTIONS)}`{threads}), the card played by the stub of NVML, the detector "
+        f"(`{' '.join(OPTIONS)}`{threads}), the GPU played by the stub of NVML, the detector "
         "with blocks of 10 s and a learning time of "
         "4 minutes."
     )

@@ -10,7 +10,7 @@ running):
 
 R is Poisson about a mean with a daily swing and a correlated log-intensity (busy: 0 to about 25;
 idle: the canary is mostly alone). One canary a minute. Not modelled: weekly cycles, model swaps,
-neighbours on the card.
+neighbours on the GPU.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ late is it when they really fail?
 
 About a minute; part of `make proof`; writes its section of docs/quality-measured.md. The answers
 are those of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code
-that the daemon runs: monitor/judge/pinning.py makes the pins, pinned.py the verdicts, flips.py and
-`too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts as a failure:
-near ties, which the product tells by them, are not told apart here.
+that the daemon runs: monitor/judge/quality/pinning.py makes the pins, pinned.py the verdicts,
+flips.py and `too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts
+as a failure: near ties, which the product tells by them, are not told apart here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from statistics import fmean
 from common import HERE, ROOT, Section, machine
 from proofpage import stamp, write_section
 
-from monitor.judge.flips import ALARM_NAT, FAILING_RATE, FLIP_RATE, Flips
-from monitor.judge.gate import too_few_passes
-from monitor.judge.pinned import judge_pinned
-from monitor.judge.pinning import outputs_of
+from monitor.judge.quality.flips import ALARM_NAT, FAILING_RATE, FLIP_RATE, Flips
+from monitor.judge.quality.gate import too_few_passes
+from monitor.judge.quality.pinned import judge_pinned
+from monitor.judge.quality.pinning import outputs_of
 from monitor.model import ObservedAnswer, Pin, Verdict
 
 DATA = HERE / "data" / "gb10_greedy_agreement.csv"

@@ -39,12 +39,12 @@ from proofpage import stamp, write_section
 from monitor.config.probes import load_probes
 from monitor.config.settings import load_settings
 from monitor.daemon.scoring import scored_shift
-from monitor.judge.gate import SHIFT_ROUNDS, judge_gate, pin_for
-from monitor.judge.shift import judge_shift
-from monitor.measure.answer import observed
-from monitor.measure.patience import Limits
-from monitor.measure.request import canary_request
-from monitor.measure.stream import client, stream
+from monitor.judge.quality.gate import SHIFT_ROUNDS, judge_gate, pin_for
+from monitor.judge.quality.shift import judge_shift
+from monitor.measure.stream.answer import observed
+from monitor.measure.stream.client import client, stream
+from monitor.measure.stream.patience import Limits
+from monitor.measure.stream.request import canary_request
 from monitor.model import Pin, Probe, Verdict
 from monitor.store import pins
 from monitor.store.database import reading

@@ -148,7 +148,7 @@ def simulated(real: dict[str, float]) -> dict[str, float]:
                 break
             except httpx.HTTPError:
                 time.sleep(0.1)
-        # The card of the simulator ramps its clocks; its costs are set so that what comes out is
+        # The GPU of the simulator ramps its clocks; its costs are set so that what comes out is
         # what was measured.
         costs = {
             "decode_base_s": real["gap_s"],

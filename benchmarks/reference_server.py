@@ -29,7 +29,7 @@ PLAIN_PAGE = (
     "# TYPE vllm:num_requests_running "
     'gauge\nvllm:num_requests_running{engine="0",model_name="ref"} 0\n'
 )
-CARD = {
+GPU = {
     "id": "ref",
     "object": "model",
     "root": "ref",
@@ -85,7 +85,7 @@ class ReferenceServer:
                 self._times, arrived_s, headers.get("x-request-id"), self._truth
             )
         elif path.startswith("/v1/models"):
-            _whole(writer, {"object": "list", "data": [CARD]})
+            _whole(writer, {"object": "list", "data": [GPU]})
         elif path.startswith("/version"):
             _whole(writer, {"version": "0.32.0"})
         elif path.startswith("/health"):
@@ -167,7 +167,10 @@ def _whole(writer: asyncio.StreamWriter, answer: Json | str, status: int = 200) 
     body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
     kind = "text/plain" if isinstance(answer, str) else "application/json"
     writer.write(
-        f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        (
+            f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        ).encode()
         + body
     )
 

@@ -1,4 +1,4 @@
-"""The judges of cards on readings of real ones: silent while they are healthy, loud when they are
+"""The judges of GPUs on readings of real ones: silent while they are healthy, loud when they are
 not, and right about the cause.
 
     .venv/bin/python benchmarks/traces.py [--data FOLDER] [--orders N] [--write]
@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-import cardplots
-import cardsigns
-import cardtraces
-from cardtraces import Chained, Trace
-from cardtrials import Trial, snapshots, trials
+import gpuplots
+import gpusigns
+import gputraces
 from common import ROOT, percentile
+from gputraces import Chained, Trace
+from gputrials import Trial, snapshots, trials
 from proofpage import stamp, write_section
 
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.settings import DriftSettings
 
 PAGE = ROOT / "docs" / "detection-measured.md"
 PLOT = ROOT / "docs" / "detection-gpus.svg"
@@ -38,7 +38,7 @@ SECTION = "traces"
 
 @dataclass(frozen=True, slots=True)
 class Healthy:
-    """What a healthy life of one card showed."""
+    """What a healthy life of one GPU showed."""
 
     files: int
     hours: float
@@ -50,11 +50,11 @@ class Healthy:
 
 def healthy(chain: Chained) -> Healthy:
     """Play it, and count every sign of any severity once a file."""
-    channel, found = CardChannel(cardtraces.GB10), dict[tuple[str, str], None]()
+    channel, found = GpuChannel(gputraces.GB10), dict[tuple[str, str], None]()
     busy = clock = heat = 0
     counted_us = -1
     for point, name in zip(chain.points, chain.names, strict=True):
-        channel.card(point, SETTINGS)
+        channel.gpu(point, SETTINGS)
         channel.advance(point.at_us, SETTINGS)
         for minute in channel.history.minutes[-1:]:
             if minute.at_us != counted_us and minute.busy:
@@ -81,9 +81,7 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
         temps, name = [point.temp_c or 0.0 for point in window], chain.names[end]
         slope = (sum(temps[15:]) - sum(temps[:15])) / 15 / 150  # °C a second
         hot |= {name} if median(temps) >= 84.0 else set()
-        steep |= (
-            {name} if slope > 0 and temps[-1] + slope * 600 > cardtraces.GB10_LIMIT_C else set()
-        )
+        steep |= {name} if slope > 0 and temps[-1] + slope * 600 > gputraces.GB10_LIMIT_C else set()
         low |= (
             {name}
             if any((p.util or 0) > 0.5 and (p.sm_clock_mhz or 0) < 0.95 * 2496 for p in window)
@@ -101,7 +99,7 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
 
 def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
     """The table of what healthy traces raise."""
-    chain = cardtraces.chained(traces)
+    chain = gputraces.chained(traces)
     told = healthy(chain)
     lines = [
         (
@@ -115,14 +113,14 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
             "as a GB10 tells it; throttle counters and"
         ),
         (
-            "reasons are not in them). They are played as the life of one card in the order in "
+            "reasons are not in them). They are played as the life of one GPU in the order in "
             "which they were made."
         ),
         "",
         "| rule | files with a finding | armed |",
         "| --- | --- | --- |",
         (
-            f"| **all signs of a card together** | **{len({name for name, _ in told.findings})} of "
+            f"| **all signs of a GPU together** | **{len({name for name, _ in told.findings})} of "
             f"{told.files}** | |"
         ),
         (
@@ -139,7 +137,7 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
     lines += [f"| (simpler) {rule} | {count} of {told.files} | |" for rule, count in naive(chain)]
     if orders:
         shuffled = [
-            len({name for name, _ in healthy(cardtraces.chained(_shuffled(traces, seed))).findings})
+            len({name for name, _ in healthy(gputraces.chained(_shuffled(traces, seed))).findings})
             for seed in range(orders)
         ]
         lines += [
@@ -277,8 +275,8 @@ def main() -> int:
         help=f"write {PAGE.relative_to(ROOT)} and {PLOT.relative_to(ROOT)}",
     )
     o = parser.parse_args()
-    traces = cardtraces.spark(o.data)
-    chain = cardtraces.chained(traces)
+    traces = gputraces.spark(o.data)
+    chain = gputraces.chained(traces)
     injected, first = trial_lines(chain)
     command = (
         "benchmarks/traces.py"
@@ -286,14 +284,14 @@ def main() -> int:
         + (f" --orders {o.orders}" if o.orders != 20 else "")
     )
     lines = [
-        "## Cards: real traces",
+        "## GPUs: real traces",
         "",
         (
             f"Measured {stamp()} with `{command}`. Sources and licences: "
             "`benchmarks/data/gpu/PROVENANCE.md`."
         ),
         "",
-        *cardsigns.rule_lines(),
+        *gpusigns.rule_lines(),
         "",
         *healthy_lines(traces, o.orders),
         "",
@@ -301,12 +299,12 @@ def main() -> int:
         "",
         f"![A trial: margin, residual, throttle time and decode loss over two hours]({PLOT.name})",
         "",
-        *cardsigns.lines(SETTINGS),
+        *gpusigns.lines(SETTINGS),
     ]
     print("\n".join(lines))
     if o.write:
         write_section(SECTION, lines, PAGE)
-        PLOT.write_text(cardplots.trial(chain, first, SETTINGS), encoding="utf-8")
+        PLOT.write_text(gpuplots.trial(chain, first, SETTINGS), encoding="utf-8")
         print(f"written to {PAGE} and {PLOT}")
     return 0
 

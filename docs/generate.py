@@ -88,20 +88,20 @@ Made from the code (`make docs`).
     vllm-canary simulate --gpu h100 --scenario heat --thermal-speed 30 --port 8000 --dcgm-port 9400
 
 runs a server that speaks vLLM's HTTP API (streams, usage, log-probabilities, metrics page, tokenizer, error bodies; compared in the tests
-with the answers of a real vLLM 0.32), with a continuous-batching scheduler, a small deterministic language model, and cards whose heat,
-clocks and throttle counters follow a two-pole model; a DCGM exporter's page shows the cards. Token timing is real; heat moves
+with the answers of a real vLLM 0.32), with a continuous-batching scheduler, a small deterministic language model, and GPUs whose heat,
+clocks and throttle counters follow a two-pole model; a DCGM exporter's page shows the GPUs. Token timing is real; heat moves
 `--thermal-speed` times faster. `GET` and `POST /-/control` show and switch everything while it runs, for example
 `{"max_model_len": 4096, "restart": true}` or `{"scenario": "heat"}`. Same scenario and seed, same story.
 
-A card's `cooling` is a factor on the thermal resistance between its die and the air, without what lies inside the die: so at
-`cooling: 2.6` a GeForce stays somewhat cooler than a card would whose whole resistance were 2.6 times as large, and throttles later.
+A GPU's `cooling` is a factor on the thermal resistance between its die and the air, without what lies inside the die: so at
+`cooling: 2.6` a GeForce stays somewhat cooler than a GPU would whose whole resistance were 2.6 times as large, and throttles later.
 
     vllm-canary simulate --scenario heat --export heat.csv --hours 72 --onset 60
 
 writes the samples (and beside them `heat.readings.csv` and `heat.pins.yaml`) that a daemon would have stored, in virtual time: the same
-engine, cards and scenarios, where many equal steps are taken at once. `--onset` says after how many hours the scenario begins (half of
+engine, GPUs and scenarios, where many equal steps are taken at once. `--onset` says after how many hours the scenario begins (half of
 them otherwise). Samples are uneven as those of an idle server are (decode rate some tenths of a per cent, now and then one that is slow,
-a slow wander, no drift), looks at the cards too (power by 1.5 %, the air of the room by some tenths of a degree). Answers are judged as
+a slow wander, no drift), looks at the GPUs too (power by 1.5 %, the air of the room by some tenths of a degree). Answers are judged as
 by a daemon whose pins were taken from the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and
 `logprob_shift` are filled for every probe that asks for log-probabilities. Those pins lie in `heat.pins.yaml`, as `pins export` writes
 them, and `backtest heat.csv` reads them: shifts say nothing without the noise of the pins. Where another answer came, the shift is that

@@ -19,7 +19,7 @@ from __future__ import annotations
 REGRESSION, USAGE, UNMEASURED = 1, 2, 3
 
 
-class Told(Exception):  # noqa: N818 - what it is, not that it is one: every subclass ends in Error
+class UserError(Exception):
     """An expected failure. `exit_code` is what a command ends with: USAGE is the user's to mend,
     UNMEASURED is out of reach.
     """

@@ -7,9 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from monitor.judge.drift.book import as_time
-from monitor.judge.drift.values import Armed, DriftSettings
-from monitor.model import CanaryPoint, CardPoint, Finding, Kind, Point, ServerPoint, Severity
+from monitor.judge.drift.evidence import Armed
+from monitor.judge.drift.settings import DriftSettings
+from monitor.model import CanaryPoint, Finding, GpuPoint, Kind, Point, ServerPoint, Severity
+from monitor.replay.incidents import as_time
 
 MINUTE_US = 60_000_000
 START_US = 1_772_366_400_000_000  # noon of a Sunday
@@ -40,7 +41,7 @@ class Tally:
             self.last = point.decode_tok_s
             slow = self.last < 0.9 * self.first
             self.slow_since_us = (self.slow_since_us or point.at_us) if slow else None
-        if isinstance(point, CardPoint) and point.temp_c is not None:
+        if isinstance(point, GpuPoint) and point.temp_c is not None:
             self.hot[point.uuid] = self.hot.get(point.uuid, 0) + (point.temp_c > 90)
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool | None:
@@ -114,8 +115,8 @@ def a_reading(minute: float = 0.0, **changes: Any) -> ServerPoint:
     return ServerPoint(START_US + int(minute * MINUTE_US), **changes)
 
 
-def a_look(minute: float = 0.0, **changes: Any) -> CardPoint:
-    """A cool card."""
-    return CardPoint(
+def a_look(minute: float = 0.0, **changes: Any) -> GpuPoint:
+    """A cool GPU."""
+    return GpuPoint(
         START_US + int(minute * MINUTE_US), **{"uuid": "GPU-1", "temp_c": 60.0, **changes}
     )

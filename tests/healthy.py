@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from monitor.judge.drift.speed import SpeedChannel
-from monitor.judge.drift.values import MINUTE_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, DriftSettings
+from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings()

@@ -8,14 +8,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from monitor.measure.gpu import GpuWatch
+from monitor.measure.gpu.watch import GpuWatch
 
 STUB = Path(__file__).parent / "nvml_stub"
 Values = Mapping[str, object]
 StartWatch = Callable[..., GpuWatch]  # the fixture `start_watch`
 
-CARD_A = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
-CARD_B = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
+GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000001"
+GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
 
 
 def build(folder: Path, *without: str) -> Path:
@@ -26,7 +26,7 @@ def build(folder: Path, *without: str) -> Path:
     return folder / "libnvidia-ml.so.1"
 
 
-def card(index: int, uuid: str) -> dict[str, object]:
+def gpu(index: int, uuid: str) -> dict[str, object]:
     """A warm H100 under load, in NVML's units, with the counters of a driver from 580.82 on."""
     values = {
         "uuid": uuid,
@@ -72,7 +72,7 @@ class StubNvml:
             "driver_version": "580.126.09",
             "cuda_version": 13000,
             "trace": self.trace,
-            **card(0, CARD_A),
+            **gpu(0, GPU_A),
         }
         self._write()
 
@@ -90,7 +90,7 @@ class StubNvml:
         self._write()
 
     def report(self, index: int, xid: int) -> None:
-        """A card reports a fault."""
+        """A GPU reports a fault."""
         before = self.values.get("events")
         self.set({"events": f"{before},{index}:{xid}" if before else f"{index}:{xid}"})
 

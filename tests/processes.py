@@ -26,18 +26,19 @@ from importlib import import_module
 for name, value in json.loads(sys.argv[1]).items():
     module, _, constant = name.rpartition(".")
     was = getattr(import_module(module), constant)
-    setattr(import_module(module), constant, timedelta(seconds=value) if isinstance(was, timedelta) else value)
+    now = timedelta(seconds=value) if isinstance(was, timedelta) else value
+    setattr(import_module(module), constant, now)
 from monitor.cli import main
 sys.exit(main(sys.argv[2:]))
 """
 PERIODS = {
     "monitor.daemon.schedule.READING_EVERY_S": 0.5,
     "monitor.daemon.service.JUDGE_EVERY_S": 0.3,
-    "monitor.daemon.service.CARDS_EVERY_S": 0.3,
+    "monitor.daemon.service.GPUS_EVERY_S": 0.3,
     "monitor.daemon.service.NVML_IDENTITY_EVERY_S": 0.5,
     "monitor.daemon.service.DATABASE_RETRY_S": 0.3,
     "monitor.daemon.identity.SECOND_LOOK_S": 0.2,
-    "monitor.judge.liveness.DOWN_SPAN": 1.0,
+    "monitor.judge.availability.DOWN_SPAN": 1.0,
 }
 
 

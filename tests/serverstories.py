@@ -1,4 +1,4 @@
-"""One watched server for the tests of the whole detector: canaries, looks at its card and readings
+"""One watched server for the tests of the whole detector: canaries, looks at its GPU and readings
 of its page, minute after minute.
 """
 
@@ -10,8 +10,8 @@ from operator import itemgetter
 from random import Random
 
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
-from monitor.model import CanaryPoint, CardPoint, Finding, Point, ServerPoint
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
+from monitor.model import CanaryPoint, Finding, GpuPoint, Point, ServerPoint
 
 #: Learns in two hours, so that a test of a whole story takes a moment.
 QUICK = DriftSettings(learn_h=2.0, learn_blocks=20, support_samples=20)
@@ -83,9 +83,18 @@ class ServerStory:
     ) -> tuple[int, CanaryPoint]:
         state = self.state
         base = CanaryPoint(
-            at_us, at_us, name, kind, fingerprint=state.digest, process_start_us=state.process_us, gpu_uuid="GPU-1", running=4.0,
-            waiting=state.waiting, gpu_temp_c=state.temp_c, sm_clock_mhz=state.clock_mhz,
-        )  # fmt: skip
+            at_us,
+            at_us,
+            name,
+            kind,
+            fingerprint=state.digest,
+            process_start_us=state.process_us,
+            gpu_uuid="GPU-1",
+            running=4.0,
+            waiting=state.waiting,
+            gpu_temp_c=state.temp_c,
+            sm_clock_mhz=state.clock_mhz,
+        )
         if state.stuck:
             return at_us + 2 * SECOND_US, base._replace(
                 known_us=at_us + 2 * SECOND_US, outcome="queue_cap", e2e_ms=2000.0
@@ -103,18 +112,39 @@ class ServerStory:
             prompt_tokens=20.0,
         )
 
-    def _look(self, at_us: int) -> CardPoint:
+    def _look(self, at_us: int) -> GpuPoint:
         state = self.state
-        return CardPoint(
-            at_us, "GPU-1", round(state.temp_c + self.chance.gauss(0.0, 0.5)), None, round(87.0 - state.temp_c), state.clock_mhz, 2619.0,
-            0.95, state.power_w + self.chance.gauss(0.0, 5.0), state.limit_w, 70_000.0, state.bits, None, int(1e9 * self.thermal_s), 0, 0,
-        )  # fmt: skip
+        return GpuPoint(
+            at_us,
+            "GPU-1",
+            round(state.temp_c + self.chance.gauss(0.0, 0.5)),
+            None,
+            round(87.0 - state.temp_c),
+            state.clock_mhz,
+            2619.0,
+            0.95,
+            state.power_w + self.chance.gauss(0.0, 5.0),
+            state.limit_w,
+            70_000.0,
+            state.bits,
+            None,
+            int(1e9 * self.thermal_s),
+            0,
+            0,
+        )
 
     def _reading(self, at_us: int) -> ServerPoint:
         return ServerPoint(
-            at_us, running=4.0, waiting=self.state.waiting, kv_usage=0.1, engine_steps=self.steps, generation_tokens=4 * self.steps,
-            prompt_tokens=self.steps, requests_finished=self.steps / 100, preemptions=0.0,
-        )  # fmt: skip
+            at_us,
+            running=4.0,
+            waiting=self.state.waiting,
+            kv_usage=0.1,
+            engine_steps=self.steps,
+            generation_tokens=4 * self.steps,
+            prompt_tokens=self.steps,
+            requests_finished=self.steps / 100,
+            preemptions=0.0,
+        )
 
 
 def known_us(point: Point) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from monitor.alert import outbox
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 from monitor.model import Cause, Change, Finding, Incident, Kind, Severity
 from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
@@ -25,12 +25,12 @@ OVER = {
     Kind.QUALITY: "the answers are right again",
     Kind.NEAR_TIES: "near ties are rare again",
     Kind.PIN_EXPIRED: "it was pinned anew, or judges no more",
-    Kind.GPU_FAULT: "the card answers and has reported no fault of late",
-    Kind.TELEMETRY_BLIND: "the card can be read again",
+    Kind.GPU_FAULT: "the GPU answers and has reported no fault of late",
+    Kind.TELEMETRY_BLIND: "the GPU can be read again",
     Kind.DRIVER_MISMATCH: "driver and library agree again",
     Kind.SPEED: "it is as fast as before",
-    Kind.THERMAL: "the card is no longer held back by heat, or was taken out",
-    Kind.POWER: "the card is no longer held back by its power, or was taken out",
+    Kind.THERMAL: "the GPU is no longer held back by heat, or was taken out",
+    Kind.POWER: "the GPU is no longer held back by its power, or was taken out",
     Kind.SERVICE_LEVEL: "the first token comes in time again",
     Kind.SLOW_START: "the process was started anew, or is as fast as before",
     Kind.WORKLOAD_SHIFT: (
@@ -40,7 +40,7 @@ OVER = {
 }
 
 
-class IncidentError(Told):
+class IncidentError(UserError):
     """Something that cannot be done with an incident."""
 
     exit_code = USAGE

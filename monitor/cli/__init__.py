@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from monitor.errors import Told
+from monitor.errors import UserError
 
 #: Command -> what it does, in the order of `--help`. The module is monitor.cli.<command>.
 COMMANDS = {
@@ -32,8 +32,8 @@ COMMANDS = {
         "other thresholds would find"
     ),
     "calibrate": "learn anew from the history what is normal, and say from how much",
-    "simulate": "a vLLM server without a GPU, whose card heats up: for trying things out",
-    "demo": "two minutes with a simulated server: a queue, a hot card, a changed configuration",
+    "simulate": "a vLLM server without a GPU, whose GPU heats up: for trying things out",
+    "demo": "two minutes with a simulated server: a queue, a hot GPU, a changed configuration",
 }
 
 
@@ -99,7 +99,7 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except Told as failure:
+    except UserError as failure:
         from monitor.show.terminal import printable  # noqa: PLC0415 - a server's own words may be in it
 
         print(printable(str(failure)), file=sys.stderr)

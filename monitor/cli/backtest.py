@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay, print, draw."""
     from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
     from monitor.daemon.tuning import thresholds, tried  # noqa: PLC0415
-    from monitor.show.backtests import incident_record, print_report, target_record  # noqa: PLC0415
+    from monitor.replay.results import incident_record, print_report, target_record  # noqa: PLC0415
     from monitor.show.driftplot import Sketch  # noqa: PLC0415
 
     _check_plot(args)
@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
 def _of_file(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
-    from monitor.daemon.past import of_file  # noqa: PLC0415
     from monitor.daemon.tuning import check_classes  # noqa: PLC0415
-    from monitor.judge.drift.beside import Rules  # noqa: PLC0415
+    from monitor.replay.history import of_file  # noqa: PLC0415
+    from monitor.replay.judges import Rules  # noqa: PLC0415
 
     if args.since is not None or args.until is not None:
         raise CommandError("--since and --until choose from the history; a file is judged whole")
@@ -121,8 +121,8 @@ def _of_file(
 def _of_history(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
-    from monitor.daemon.past import of_history  # noqa: PLC0415
     from monitor.daemon.tuning import check_classes  # noqa: PLC0415
+    from monitor.replay.history import of_history  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
     from monitor.store.points import classes_of  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ def _rules(row: Any, configured: Any) -> Any:
     nobody uses it is silent by intention.
     """
     from monitor.daemon.judging import same_place  # noqa: PLC0415
-    from monitor.judge.drift.beside import Rules  # noqa: PLC0415
+    from monitor.replay.judges import Rules  # noqa: PLC0415
 
     target = None if configured is None else configured.target(row.name)
     silent = target is not None and target.when_idle != "run"
@@ -201,7 +201,7 @@ def _check_plot(args: argparse.Namespace) -> None:
 
 
 def _draw(args: argparse.Namespace, sketch: Any, pasts: Sequence[Any]) -> None:
-    from monitor.show.backtests import found_of  # noqa: PLC0415
+    from monitor.replay.results import found_of  # noqa: PLC0415
     from monitor.show.driftplot import page  # noqa: PLC0415
 
     found = {past.replay.target: found_of(past.incidents) for past in pasts}

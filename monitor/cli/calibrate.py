@@ -42,9 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the history through a detector that knows nothing, print what it learnt, keep it."""
     from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.past import of_history  # noqa: PLC0415
     from monitor.daemon.tuning import thresholds  # noqa: PLC0415
-    from monitor.judge.drift.beside import Rules  # noqa: PLC0415
+    from monitor.replay.history import of_history  # noqa: PLC0415
+    from monitor.replay.judges import Rules  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 
     configured, database = found_settings(args), database_of(args)

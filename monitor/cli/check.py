@@ -22,7 +22,7 @@ from monitor.cli.common import (
     load_context,
     print_json,
 )
-from monitor.errors import UNMEASURED, USAGE, Told
+from monitor.errors import UNMEASURED, USAGE, UserError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-report",
         metavar="FILE",
         help=(
-            "only write what the cards here offer, as JSON that you can send to us: no names "
+            "only write what the GPUs here offer, as JSON that you can send to us: no names "
             "of hosts, users or processes, UUIDs hashed"
         ),
     )
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _gpu_report(path: Path, as_json: bool) -> int:
     """No configuration and no server are needed for it."""
-    from monitor.measure.gpureport import gpu_report  # noqa: PLC0415 - --help needs none of this
-    from monitor.measure.preflight import Check  # noqa: PLC0415
+    from monitor.measure.gpu.report import gpu_report  # noqa: PLC0415 - --help needs none of this
+    from monitor.measure.server.preflight import Check  # noqa: PLC0415
 
     report = gpu_report()
     try:
@@ -65,7 +65,7 @@ def _gpu_report(path: Path, as_json: bool) -> int:
         raise CommandError(
             f"{path} cannot be written: {error.strerror}; name a file in a folder that is yours"
         ) from None
-    told = f"{path} written, {len(report['cards'])} cards; {report['privacy']}"
+    told = f"{path} written, {len(report['gpus'])} GPUs; {report['privacy']}"
     check = (
         Check("GPU report", "good", told)
         if report["error"] is None
@@ -79,7 +79,7 @@ def _gpu_report(path: Path, as_json: bool) -> int:
 
 
 async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], int]:
-    from monitor.measure.preflight import Check  # noqa: PLC0415 - --help needs none of this
+    from monitor.measure.server.preflight import Check  # noqa: PLC0415 - --help needs none of this
 
     checks = [
         Check(
@@ -101,7 +101,7 @@ async def _check_all(settings: Any, probes: Sequence[Any]) -> tuple[list[Any], i
 
 
 def _database(database: str) -> tuple[Any, int]:
-    from monitor.measure.preflight import Check  # noqa: PLC0415
+    from monitor.measure.server.preflight import Check  # noqa: PLC0415
     from monitor.store.database import DatabaseError, is_sqlite, open_reader, shown, sqlite_path  # noqa: PLC0415
 
     if is_sqlite(database) and not sqlite_path(database).exists():
@@ -125,31 +125,31 @@ def _database(database: str) -> tuple[Any, int]:
 
 
 async def _gpu(settings: Any) -> list[Any]:
-    from monitor.daemon.cards import CardWatches  # noqa: PLC0415
+    from monitor.daemon.gpus import GpuWatches  # noqa: PLC0415
 
-    watches = CardWatches([target.watches_gpus for target in settings.targets])
+    watches = GpuWatches([target.watches_gpus for target in settings.targets])
     watches.start()
     await watches.first_look()
-    found = [_cards(watch) for watch in watches.all()]
+    found = [_gpus(watch) for watch in watches.all()]
     watches.stop()
     watched = [check for check in found if check is not None]
-    return watched or [_no_cards()]
+    return watched or [_no_gpus()]
 
 
-def _no_cards() -> Any:
-    from monitor.measure.preflight import Check  # noqa: PLC0415
+def _no_gpus() -> Any:
+    from monitor.measure.server.preflight import Check  # noqa: PLC0415
 
     mend = (
-        "heat and clocks stay unknown; set `gpus:` to UUIDs where the server's cards are "
+        "heat and clocks stay unknown; set `gpus:` to UUIDs where the server's GPUs are "
         "here, or to {dcgm: URL}"
     )
-    return Check("GPU", "unknown", "no card is watched", mend)
+    return Check("GPU", "unknown", "no GPU is watched", mend)
 
 
-def _cards(watch: Any) -> Any | None:
+def _gpus(watch: Any) -> Any | None:
     """What one watch sees; None for one that is switched off."""
-    from monitor.measure.dcgm import missing_proof  # noqa: PLC0415
-    from monitor.measure.preflight import Check  # noqa: PLC0415
+    from monitor.measure.gpu.dcgm import missing_proof  # noqa: PLC0415
+    from monitor.measure.server.preflight import Check  # noqa: PLC0415
 
     state, identity = watch.state(), watch.identity()
     if state.status == "off":
@@ -161,21 +161,21 @@ def _cards(watch: Any) -> Any | None:
             state.reason or "not read yet",
             "without it heat cannot be told from other causes",
         )
-    cards = ", ".join(card.name or card.uuid for card in identity.cards)
+    gpus = ", ".join(gpu.name or gpu.uuid for gpu in identity.gpus)
     readings = watch.before(time.monotonic_ns())
     lacking = next(
         (text for reading in readings.values() if (text := missing_proof(reading)) is not None),
         None,
     )
-    detail = f"{cards}; driver {identity.driver_version or 'unknown'}"
+    detail = f"{gpus}; driver {identity.driver_version or 'unknown'}"
     return Check("GPU", "good" if lacking is None else "unknown", detail, lacking)
 
 
 async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple[list[Any], int]:
-    from monitor.measure import api  # noqa: PLC0415
-    from monitor.measure.preflight import Check, Preflight  # noqa: PLC0415
-    from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import ConnectionSetupError, client_of  # noqa: PLC0415
+    from monitor.measure.server import api  # noqa: PLC0415
+    from monitor.measure.server.metrics_page import MetricsPage  # noqa: PLC0415
+    from monitor.measure.server.preflight import Check, Preflight  # noqa: PLC0415
+    from monitor.measure.stream.client import ConnectionSetupError, client_of  # noqa: PLC0415
 
     try:
         http = client_of(target)
@@ -184,9 +184,9 @@ async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple
     async with http:
         flight = Preflight(target.name, http, MetricsPage(http, target.metrics_page), target.model)
         try:
-            cards = await api.models(http)
-            flight.model = target.model or api.the_one_model(target.url, cards)
-        except Told as error:
+            gpus = await api.models(http)
+            flight.model = target.model or api.the_one_model(target.url, gpus)
+        except UserError as error:
             flight.say(
                 "server",
                 "bad",
@@ -194,7 +194,7 @@ async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple
                 "start it, or mend `url:`" if error.exit_code == UNMEASURED else None,
             )
             return flight.checks, error.exit_code
-        await flight.server(cards)
+        await flight.server(gpus)
         page = await flight.metrics()
         await flight.probe_lengths(probes, probes_dir)
         if any(c.state == "bad" and c.name.endswith(": model") for c in flight.checks):
@@ -205,7 +205,7 @@ async def _target(target: Any, probes: Sequence[Any], probes_dir: Path) -> tuple
 
 
 def _channels(channels: Sequence[Any]) -> list[Any]:
-    from monitor.measure.preflight import Check  # noqa: PLC0415
+    from monitor.measure.server.preflight import Check  # noqa: PLC0415
 
     if not channels:
         return [

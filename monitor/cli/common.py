@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 
 
-class CommandError(Told):
+class CommandError(UserError):
     """A command cannot go on as asked."""
 
     def __init__(self, text: str, code: int = USAGE) -> None:

@@ -1,4 +1,4 @@
-"""`demo`: the whole product in two minutes, without a GPU: a simulated server with a card that
+"""`demo`: the whole product in two minutes, without a GPU: a simulated server with a GPU that
 heats up, and the daemon against it.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from monitor.cli.common import CommandError
-from monitor.cli.demo_parts import CardLook, Child, History, Receiver, Simulator, middle, now, told
+from monitor.cli.demo_parts import Child, GpuLook, History, Receiver, Simulator, middle, now, told
 from monitor.errors import UNMEASURED
 from monitor.model import Outcome, Phase, Sample
 
 T = TypeVar("T")
 THERMAL_SPEED = 30
 ALL_S = 140.0  # the demo gives up then; it ends within 150 s
-CARD_STEP_S = 5  # instead of a minute: heat is that much faster here
+GPU_STEP_S = 5  # instead of a minute: heat is that much faster here
 GPU = "h100"
 COOLING_LOST = 8.0  # thermal resistance of heat sink and air against healthy
 PROBES = {
@@ -94,7 +94,7 @@ def _begin(folder: Path, receiver: Receiver, children: list[Child]) -> Story:
     options = ["--gpu", GPU, "--thermal-speed", str(THERMAL_SPEED), "--seed", "7"]
     server = Child("server", ["simulate", *options], folder)
     children.append(server)
-    cards_url = server.said_after("as a DCGM exporter shows them: ")
+    gpus_url = server.said_after("as a DCGM exporter shows them: ")
     url = server.said_after(f"{GPU} on ").split(";")[0]
     simulator = Simulator(url)
     simulator.set(traffic__rate_per_s=0.0, max_num_seqs=4, batch__output_tokens=150)
@@ -103,17 +103,16 @@ def _begin(folder: Path, receiver: Receiver, children: list[Child]) -> Story:
         (folder / "probes" / f"{name}.yaml").write_text(text)
     (folder / "config.yaml").write_text(
         "database: history.db\nlisten: 127.0.0.1:0\nprobes: probes\n"
-        f"targets:\n  - name: demo\n    url: {url}\n    gpus: {{dcgm: {cards_url}}}\n    "
+        f"targets:\n  - name: demo\n    url: {url}\n    gpus: {{dcgm: {gpus_url}}}\n    "
         f"token_budget_per_hour: 1000000\n"
         f"channels:\n  - name: demo\n    kind: webhook\n    url: {receiver.url}\n"
-        f"detector:\n  card_step: {CARD_STEP_S}s\n  grace: 2s\n"
+        f"detector:\n  gpu_step: {GPU_STEP_S}s\n  grace: 2s\n"
     )
     daemon = Child("daemon", ["run", "-c", str(folder / "config.yaml")], folder)
     children.append(daemon)
     pages = daemon.said_after("health and metrics on ")
     print(
-        f"A simulated vLLM server with one {GPU} listens on {url}, its DCGM exporter on "
-        f"{cards_url};"
+        f"A simulated vLLM server with one {GPU} listens on {url}, its DCGM exporter on {gpus_url};"
     )
     print(
         f"the daemon watches them, its pages are on {pages}; the history is "
@@ -123,7 +122,7 @@ def _begin(folder: Path, receiver: Receiver, children: list[Child]) -> Story:
         f"Time scale: requests and tokens move in real time, heat moves {THERMAL_SPEED} "
         "times faster,"
     )
-    print(f"and so the card is judged every {CARD_STEP_S} s instead of every minute.")
+    print(f"and so the GPU is judged every {GPU_STEP_S} s instead of every minute.")
     print(
         "Every figure below is one that the daemon has measured over HTTP and stored.", flush=True
     )
@@ -153,15 +152,14 @@ class Story:
             lambda: self._at_least(5, "chat", since, Phase.WARM), "five warm chat canaries"
         )
         decode = self.wait(lambda: self._at_least(2, "decode", since, None), "two decode canaries")
-        card = self.wait(lambda: self._card(since), "a reading of the card")[-1]
+        gpu = self.wait(lambda: self._gpu(since), "a reading of the GPU")[-1]
         self.reference_ttft_ms = middle([s.ttft_ms for s in warm])
         self._say(
             f"chat: first token after {told(self.reference_ttft_ms, 1)} ms (median of "
             f"{len(warm)} warm canaries)"
         )
         self._say(
-            f"decode: {told(middle([s.decode_tok_s for s in decode]), 1)} tokens/s; card: "
-            f"{_of(card)}"
+            f"decode: {told(middle([s.decode_tok_s for s in decode]), 1)} tokens/s; GPU: {_of(gpu)}"
         )
 
     def batch_job(self) -> None:
@@ -193,9 +191,9 @@ class Story:
         self.simulator.set(batch__clients=3)
 
     def heat(self) -> None:
-        """3: the card heats, throttles and slows down; then it is cooled again."""
+        """3: the GPU heats, throttles and slows down; then it is cooled again."""
         self._chapter(
-            "3. The card heats",
+            "3. The GPU heats",
             "three clients stay, so chat has a place again; then the heat sink is blocked",
         )
         since = now()
@@ -203,25 +201,23 @@ class Story:
             lambda: self._at_least(2, "decode", since, None),
             "two decode canaries beside the batch job",
         )
-        cool = self._card(since)[-1:] or self.wait(
-            lambda: self._card(since), "a reading of the card"
-        )
+        cool = self._gpu(since)[-1:] or self.wait(lambda: self._gpu(since), "a reading of the GPU")
         self._say(
             f"before: decode {told(middle([s.decode_tok_s for s in before]), 1)} tokens/s; "
-            f"card: {_of(cool[-1])}"
+            f"GPU: {_of(cool[-1])}"
         )
         blocked = now()
-        self.simulator.set(card__cooling=COOLING_LOST)
-        hot = self.wait(lambda: _throttled(self._card(blocked)), "the card throttles")
+        self.simulator.set(gpu__cooling=COOLING_LOST)
+        hot = self.wait(lambda: _throttled(self._gpu(blocked)), "the GPU throttles")
         settled = now()
         during = self.wait(
-            lambda: self._at_least(2, "decode", settled, None), "two decode canaries on a hot card"
+            lambda: self._at_least(2, "decode", settled, None), "two decode canaries on a hot GPU"
         )
-        hot = _throttled(self._card(blocked)) or hot
+        hot = _throttled(self._gpu(blocked)) or hot
         throttled_s = ((hot[-1].thermal_ns or 0) - (hot[0].thermal_ns or 0)) / 1e9
         self._say(
-            f"hot: card {_of(hot[-1])}; throttled for heat during {told(throttled_s, 1)} s "
-            "(counted by the card)"
+            f"hot: GPU {_of(hot[-1])}; throttled for heat during {told(throttled_s, 1)} s "
+            "(counted by the GPU)"
         )
         slow, fast = (
             middle([s.decode_tok_s for s in during]),
@@ -229,16 +225,16 @@ class Story:
         )
         change = None if slow is None or not fast else (slow / fast - 1) * 100
         self._say(f"decode fell to {told(slow, 1)} tokens/s ({told(change, 1)} %)")
-        incident = self.wait(lambda: self.history.incident("thermal"), "an incident about the card")
+        incident = self.wait(lambda: self.history.incident("thermal"), "an incident about the GPU")
         self._say(
             f"incident {incident.id} is open: {incident.kind}, {incident.severity}, cause "
             f"{incident.cause or 'unknown'}"
         )
         self._say(f"  {incident.summary}")
         freed = now()
-        self.simulator.set(card__cooling=1.0, batch__clients=0)
-        cooled = self.wait(lambda: _cooled(self._card(freed), cool[-1]), "the card is cool again")
-        self._say(f"cooled: card {_of(cooled)}")
+        self.simulator.set(gpu__cooling=1.0, batch__clients=0)
+        cooled = self.wait(lambda: _cooled(self._gpu(freed), cool[-1]), "the GPU is cool again")
+        self._say(f"cooled: GPU {_of(cooled)}")
 
     def configuration(self) -> None:
         """4: a changed context length opens an incident, and the webhook is told."""
@@ -318,15 +314,15 @@ class Story:
         found = self.history.samples(probe, since, outcome, phase)
         return found if len(found) >= count else []
 
-    def _card(self, since: datetime) -> list[CardLook]:
-        return [look for look in self.history.card(since) if look.temp_c is not None]
+    def _gpu(self, since: datetime) -> list[GpuLook]:
+        return [look for look in self.history.gpu(since) if look.temp_c is not None]
 
 
-def _of(card: CardLook) -> str:
-    return f"{told(card.temp_c)} °C, {told(card.clock_mhz)} MHz, {told(card.power_w)} W"
+def _of(gpu: GpuLook) -> str:
+    return f"{told(gpu.temp_c)} °C, {told(gpu.clock_mhz)} MHz, {told(gpu.power_w)} W"
 
 
-def _throttled(looks: list[CardLook]) -> list[CardLook]:
+def _throttled(looks: list[GpuLook]) -> list[GpuLook]:
     """All of them once the counter of thermal throttling has grown between two; before that
     none.
     """
@@ -334,8 +330,8 @@ def _throttled(looks: list[CardLook]) -> list[CardLook]:
     return looks if counted and counted[-1] > counted[0] else []
 
 
-def _cooled(looks: list[CardLook], cool: CardLook) -> CardLook | None:
-    """The last look, once the card is no warmer than it was and has stopped throttling."""
+def _cooled(looks: list[GpuLook], cool: GpuLook) -> GpuLook | None:
+    """The last look, once the GPU is no warmer than it was and has stopped throttling."""
     if (
         len(looks) < 2
         or (looks[-1].temp_c or 0.0) > (cool.temp_c or 0.0)

@@ -138,8 +138,8 @@ class Simulator:
 
 
 @dataclass(frozen=True, slots=True)
-class CardLook:
-    """One window of the card as the daemon has stored it; None: not read."""
+class GpuLook:
+    """One window of the GPU as the daemon has stored it; None: not read."""
 
     at: datetime
     temp_c: float | None
@@ -180,8 +180,8 @@ class History:
             found = samples(connection, SampleFilter(since=since, probe=probe))
         return [s for s in found if outcome in {None, s.outcome} and phase in {None, s.phase}]
 
-    def card(self, since: datetime) -> list[CardLook]:
-        """What the daemon has read of the card, oldest first."""
+    def gpu(self, since: datetime) -> list[GpuLook]:
+        """What the daemon has read of the GPU, oldest first."""
         from sqlalchemy import select  # noqa: PLC0415
 
         from monitor.store.database import reading  # noqa: PLC0415
@@ -199,7 +199,7 @@ class History:
             rows = connection.execute(
                 select(*columns).where(t.c.at_us >= to_us(since)).order_by(t.c.at_us)
             ).all()
-        return [CardLook(from_us(row[0]), *row[1:]) for row in rows]
+        return [GpuLook(from_us(row[0]), *row[1:]) for row in rows]
 
     def incident(self, kind: str) -> Incident | None:
         """The open incident of this kind."""

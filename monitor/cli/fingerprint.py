@@ -15,8 +15,8 @@ from monitor.cli.common import (
     load_context,
     print_json,
 )
-from monitor.errors import Told
-from monitor.judge.changes import digest
+from monitor.errors import UserError
+from monitor.judge.identity import digest
 from monitor.model import Fingerprint
 
 
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _read_all(targets: Sequence[Any], database: str) -> list[Fingerprint]:
-    from monitor.daemon.cards import CardWatches  # noqa: PLC0415 - --help needs none of this
+    from monitor.daemon.gpus import GpuWatches  # noqa: PLC0415 - --help needs none of this
 
-    gpu = CardWatches([target.watches_gpus for target in targets])
+    gpu = GpuWatches([target.watches_gpus for target in targets])
     gpu.start()
     try:
         await gpu.first_look()
@@ -51,16 +51,16 @@ async def _read_all(targets: Sequence[Any], database: str) -> list[Fingerprint]:
         gpu.stop()
 
 
-async def _read(target: Any, cards: Any, database: str) -> Fingerprint:
-    from monitor.measure import api  # noqa: PLC0415
-    from monitor.measure.identity import Sources, read_identity  # noqa: PLC0415
-    from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import client_of  # noqa: PLC0415
+async def _read(target: Any, gpus: Any, database: str) -> Fingerprint:
+    from monitor.measure.server import api  # noqa: PLC0415
+    from monitor.measure.server.identity import Sources, read_identity  # noqa: PLC0415
+    from monitor.measure.server.metrics_page import MetricsPage  # noqa: PLC0415
+    from monitor.measure.stream.client import client_of  # noqa: PLC0415
 
     async with client_of(target) as http:
         model = target.model or api.the_one_model(target.url, await api.models(http))
         page = await MetricsPage(http, target.metrics_page).read()
-        gpu, reason = cards.identity()
+        gpu, reason = gpus.identity()
         known = _last_system_fingerprint(database, target.name)
         return await read_identity(Sources(target, http, model, gpu, reason, known), page)
 
@@ -74,7 +74,7 @@ def _last_system_fingerprint(database: str, target: str) -> str | None:
         with reading(database) as connection:
             row = queries.target(connection, target)
             stored = None if row is None else fingerprints.current(connection, row.id)
-    except Told:  # no history yet
+    except UserError:  # no history yet
         return None
     value = None if stored is None else stored.fields["system_fingerprint"].value
     return value if isinstance(value, str) else None

@@ -90,9 +90,9 @@ def _settings(args: argparse.Namespace) -> Any:
 
 
 async def _gate(settings: Any, args: argparse.Namespace) -> GateResult:
-    from monitor.measure import api  # noqa: PLC0415
-    from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import client_of  # noqa: PLC0415
+    from monitor.measure.server import api  # noqa: PLC0415
+    from monitor.measure.server.metrics_page import MetricsPage  # noqa: PLC0415
+    from monitor.measure.stream.client import client_of  # noqa: PLC0415
 
     known = _production(settings.database, args.against)
     if not known.pins:
@@ -123,7 +123,7 @@ def _asked(configured: Sequence[Probe], known: _Production) -> list[Probe]:
     length are seldom pinned, since the end that they forbid makes them ramble. None at all without
     a pin.
     """
-    from monitor.judge.candidatespeed import steadiest  # noqa: PLC0415
+    from monitor.judge.quality.candidate_speed import steadiest  # noqa: PLC0415
 
     pinned = [p for p in configured if known.has_pin(p.name)]
     best = steadiest(configured, known.samples)
@@ -188,7 +188,7 @@ async def _rounds(
 ) -> dict[str, list[tuple[Any, Probe]]]:
     """Every probe once before the count, so that no answer is cold, then `rounds` times."""
     from monitor.measure.canary import Canary  # noqa: PLC0415
-    from monitor.measure.preflight import Preflight  # noqa: PLC0415
+    from monitor.measure.server.preflight import Preflight  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415
 
     flight = Preflight(name, http, page, model)
@@ -215,8 +215,8 @@ async def _differences(
     """Root fields that differ, where both sides are known; where a server listens is no
     difference.
     """
-    from monitor.judge.changes import compare  # noqa: PLC0415
-    from monitor.measure.identity import Sources, read_identity  # noqa: PLC0415
+    from monitor.judge.identity import compare  # noqa: PLC0415
+    from monitor.measure.server.identity import Sources, read_identity  # noqa: PLC0415
 
     seen = await read_identity(
         Sources(candidate, http, model, None, "not read by gate", None), await page.read()
@@ -235,10 +235,10 @@ async def _judged(
     candidate scores the pinned one.
     """
     from monitor.daemon.scoring import scored_shift  # noqa: PLC0415
-    from monitor.judge.candidate import Round  # noqa: PLC0415
-    from monitor.judge.gate import judge_gate, pin_for  # noqa: PLC0415
-    from monitor.judge.pinned import PinJudgement  # noqa: PLC0415
-    from monitor.measure.answer import observed  # noqa: PLC0415
+    from monitor.judge.quality.candidate import Round  # noqa: PLC0415
+    from monitor.judge.quality.gate import judge_gate, pin_for  # noqa: PLC0415
+    from monitor.judge.quality.pinned import PinJudgement  # noqa: PLC0415
+    from monitor.measure.stream.answer import observed  # noqa: PLC0415
 
     unpinned = PinJudgement(
         Verdict.UNPINNED, "its text is not the one that was pinned; pin it anew"
@@ -271,9 +271,9 @@ def _result(
     """What it adds up to: a regression of one probe, or a shift of the model over all of them, is
     one of the whole.
     """
-    from monitor.judge.candidate import conclude, judge_candidate  # noqa: PLC0415
-    from monitor.judge.candidatespeed import judge_decoding  # noqa: PLC0415
-    from monitor.judge.shift import judge_shift  # noqa: PLC0415
+    from monitor.judge.quality.candidate import conclude, judge_candidate  # noqa: PLC0415
+    from monitor.judge.quality.candidate_speed import judge_decoding  # noqa: PLC0415
+    from monitor.judge.quality.shift import judge_shift  # noqa: PLC0415
 
     results = [
         judge_candidate(

@@ -95,10 +95,10 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
 
     from monitor.config import ConfigError, Problem, Settings, load_probes, shipped_probes_dir  # noqa: PLC0415
     from monitor.config.yamlfile import sentence  # noqa: PLC0415
-    from monitor.measure import api  # noqa: PLC0415
-    from monitor.measure.preflight import Preflight  # noqa: PLC0415
-    from monitor.measure.scrape import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream import client_of  # noqa: PLC0415
+    from monitor.measure.server import api  # noqa: PLC0415
+    from monitor.measure.server.metrics_page import MetricsPage  # noqa: PLC0415
+    from monitor.measure.server.preflight import Preflight  # noqa: PLC0415
+    from monitor.measure.stream.client import client_of  # noqa: PLC0415
 
     try:
         settings = Settings.model_validate({"targets": [target]})
@@ -109,9 +109,9 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
     one = settings.targets[0]
     async with client_of(one) as http:
         flight = Preflight(one.name, http, MetricsPage(http, one.metrics_page), one.model)
-        cards = await api.models(http)
-        flight.model = one.model or api.the_one_model(one.url, cards)
-        await flight.server(cards)
+        gpus = await api.models(http)
+        flight.model = one.model or api.the_one_model(one.url, gpus)
+        await flight.server(gpus)
         wrong = next((c for c in flight.checks if c.state == "bad"), None)
         if wrong is not None:
             raise CommandError(f"{wrong.detail}; {wrong.mend}")
@@ -126,7 +126,7 @@ async def _try(flight: Any, probe: Any, text: str) -> Written:
     """One probe: does it fit, is it answered, is the answer what it expects?"""
     from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415
     from monitor.daemon.budget import hourly_cost  # noqa: PLC0415
-    from monitor.judge.expect import judge_answer  # noqa: PLC0415
+    from monitor.judge.quality.expect import judge_answer  # noqa: PLC0415
     from monitor.model import Outcome, Verdict  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415
 

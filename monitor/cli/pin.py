@@ -170,8 +170,8 @@ async def _ask(watch: Any, probe: Probe, args: argparse.Namespace, life: timedel
     """The repeats of one probe. It ends at the first that brings no answer, or a wrong one."""
     from monitor.daemon.oneshot import beside_load  # noqa: PLC0415
     from monitor.daemon.watch import Skipped  # noqa: PLC0415
-    from monitor.judge.pinning import unfit  # noqa: PLC0415
-    from monitor.measure.answer import observed  # noqa: PLC0415
+    from monitor.judge.quality.pinning import unfit  # noqa: PLC0415
+    from monitor.measure.stream.answer import observed  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415
 
     shown, name = progress_console(), watch.settings.name
@@ -215,7 +215,7 @@ async def _made(
     measured by it too.
     """
     from monitor.daemon.scoring import scoring_noise  # noqa: PLC0415
-    from monitor.judge.pinning import doubts, expiry, noise_of, outputs_of  # noqa: PLC0415
+    from monitor.judge.quality.pinning import doubts, expiry, noise_of, outputs_of  # noqa: PLC0415
 
     now: datetime = now_utc()
     outputs = outputs_of(answers)

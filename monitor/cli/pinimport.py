@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from monitor.cli.common import now_utc
-from monitor.judge.pinning import objection
+from monitor.judge.quality.pinning import objection
 from monitor.model import Pin
 from monitor.store import fingerprints, pins, queries
 from monitor.store.database import open_writer

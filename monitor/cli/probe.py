@@ -60,14 +60,14 @@ def exit_code(samples: Sequence[Sample], statuses: Sequence[int | None] = ()) ->
 
 
 async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]) -> list[Any]:
-    from monitor.daemon.cards import CardWatches  # noqa: PLC0415 - --help needs none of this
+    from monitor.daemon.gpus import GpuWatches  # noqa: PLC0415 - --help needs none of this
     from monitor.daemon.identity import Keeps  # noqa: PLC0415
     from monitor.daemon.watch import TargetWatch  # noqa: PLC0415
     from monitor.store.database import open_writer  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
 
     writer = Writer(open_writer(settings.database), patient=False)
-    gpu = CardWatches([target.watches_gpus for target in targets])
+    gpu = GpuWatches([target.watches_gpus for target in targets])
     gpu.start()
     try:
         await gpu.first_look()
@@ -93,7 +93,7 @@ async def _refuse_misfits(watch: Any, probes: Sequence[Probe], directory: Path) 
     Raises ConfigError.
     """
     from monitor.config.problems import ConfigError  # noqa: PLC0415
-    from monitor.measure.api import ServerUnreachableError  # noqa: PLC0415
+    from monitor.measure.server.api import ServerUnreachableError  # noqa: PLC0415
 
     with suppress(ServerUnreachableError):  # the canaries themselves will say so, and it is stored
         problems = await watch.misfits(probes, directory)

@@ -1,4 +1,4 @@
-"""`simulate`: a vLLM server without a GPU, whose card heats up."""
+"""`simulate`: a vLLM server without a GPU, whose GPU heats up."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="P",
-        help="of the cards' DCGM exporter page (default: a free one)",
+        help="of the GPUs' DCGM exporter page (default: a free one)",
     )
     parser.add_argument(
         "--export",
@@ -109,7 +109,7 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = SimulatedServer(world, args.host, args.port)
-    async with server, exporter(server, args.host, args.dcgm_port) as cards:
+    async with server, exporter(server, args.host, args.dcgm_port) as gpus:
         speed = (
             f"; heat moves {args.thermal_speed:g} times faster, tokens in real time"
             if args.thermal_speed != 1
@@ -119,7 +119,7 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
             f"simulated vLLM {world.identity.version} with {args.gpus} x {args.gpu} on "
             f"{server.url}{speed}"
         )
-        print(f"its cards, as a DCGM exporter shows them: {cards.url}/metrics")
+        print(f"its GPUs, as a DCGM exporter shows them: {gpus.url}/metrics")
         print(story)
         print(
             (

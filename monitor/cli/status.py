@@ -8,7 +8,7 @@ from typing import Any
 
 from monitor.cli.common import config_arguments, database_of, json_argument, now_utc, print_json
 from monitor.errors import REGRESSION, UNMEASURED
-from monitor.judge.liveness import judge_no_samples
+from monitor.judge.availability import judge_no_samples
 from monitor.model import Incident, Sample, Severity
 
 CODES = {"good": 0, "bad": REGRESSION, "unknown": UNMEASURED}

@@ -20,7 +20,7 @@ from monitor.cli.common import (
     print_json,
 )
 from monitor.judge.percentiles import Group, summarise
-from monitor.judge.usable import Key, Usable, refusal_phrases, usable
+from monitor.judge.quality.usable import Key, Usable, refusal_phrases, usable
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,5 @@
 """The block `detector:`. The defaults need no tuning; a test holds them to those of
-monitor/judge/drift/values.py.
+monitor/judge/drift/settings.py.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class DetectorSettings(Block):
         gt=0,
         le=100,
         description=(
-            "A card is warned of that is throttled for heat so many per cent of the "
+            "A GPU is warned of that is throttled for heat so many per cent of the "
             "time more than usual."
         ),
         examples=[2.0],
@@ -115,8 +115,7 @@ class DetectorSettings(Block):
         default=None,
         gt=0,
         description=(
-            "At how many degrees the memory of these cards is throttled, for cards "
-            "that do not tell."
+            "At how many degrees the memory of these GPUs is throttled, for GPUs that do not tell."
         ),
         examples=[85.0],
     )
@@ -126,10 +125,10 @@ class DetectorSettings(Block):
         description="Or that is so many degrees hotter than its power explains.",
         examples=[4.0],
     )
-    card_step: Step = Field(
+    gpu_step: Step = Field(
         default=60.0,
         description=(
-            "Cards are judged in steps of this length: the minutes of the rules in "
+            "GPUs are judged in steps of this length: the minutes of the rules in "
             "docs/detection.md."
         ),
         examples=["60s"],
@@ -161,6 +160,6 @@ class DetectorSettings(Block):
             )
         if self.remember < self.learn:
             raise ValueError("give remember at least as long as learn")
-        for name in ("block", "grace", "learn", "remember", "card_step"):
+        for name in ("block", "grace", "learn", "remember", "gpu_step"):
             if getattr(self, name) > LONGEST_S:
                 raise ValueError(f"give {name} at most ten years")

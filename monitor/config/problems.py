@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Problem:
         return f"{place}: {self.text}"
 
 
-class ConfigError(Told):
+class ConfigError(UserError):
     """A file, or several, cannot be used; carries every problem found, not only the first."""
 
     exit_code = USAGE

@@ -57,7 +57,7 @@ class ClassSettings(Block):
 
 
 class DcgmSource(Block):
-    """The cards of another machine, through its DCGM exporter."""
+    """The GPUs of another machine, through its DCGM exporter."""
 
     dcgm: PlainUrl = Field(
         description="The exporter's page.", examples=["http://gpu-1:9400/metrics"]
@@ -69,7 +69,7 @@ def _gpu_source(value: Any) -> Any:
     if uuids or isinstance(value, dict) or value in ("auto", "none"):
         return value
     raise ValueError(
-        f"is {value!r}; it must be auto, none, a list of card UUIDs such as [GPU-…] "
+        f"is {value!r}; it must be auto, none, a list of GPU UUIDs such as [GPU-…] "
         f"(nvidia-smi -L), or {{dcgm: URL}}"
     )
 
@@ -126,7 +126,7 @@ class TargetSettings(Block):
         Literal["auto", "none"] | list[str] | DcgmSource, BeforeValidator(_gpu_source)
     ] = Field(
         default="auto",
-        description="The cards that serve this target: `auto` (all of this machine, if the "
+        description="The GPUs that serve this target: `auto` (all of this machine, if the "
         "server is on it), `none`, a list of UUIDs, "
         "or `{dcgm: URL}` for those that a DCGM exporter shows.",
         examples=["auto"],
@@ -143,7 +143,7 @@ class TargetSettings(Block):
         default="run",
         description="What to do while nobody else has used the server for ten minutes: `run` "
         "as always, `slower` (every tenth run), or "
-        "`skip`, so that a card at home may sleep. What is skipped is counted.",
+        "`skip`, so that a GPU at home may sleep. What is skipped is counted.",
         examples=["run"],
     )
 
@@ -155,7 +155,7 @@ class TargetSettings(Block):
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is on this machine, so that this machine's cards and processes are its
+        """Whether the server is on this machine, so that this machine's GPUs and processes are its
         own.
         """
         return is_loopback(urlsplit(self.url).hostname)
@@ -167,7 +167,7 @@ class TargetSettings(Block):
 
     @property
     def watches_gpus(self) -> Literal["auto", "none"] | list[str] | DcgmSource:
-        """`gpus`, with `auto` meaning none for a server on another machine: its cards are not
+        """`gpus`, with `auto` meaning none for a server on another machine: its GPUs are not
         ours.
         """
         return "none" if self.gpus == "auto" and not self.is_local else self.gpus

@@ -18,9 +18,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from monitor.daemon.driftstate import codec
-from monitor.judge.drift.replay import Judging, known_us
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import Finding, Kind, Pin, Point, Severity
+from monitor.replay.replay import Judging, known_us
 from monitor.store import detectors, points
 from monitor.store.detectors import StoredDetector
 from monitor.store.points import Cursor
@@ -56,9 +56,7 @@ class DriftWatch:
         self._now_us = 0
         self._pin = 0
         self._stamp: int | None = None  # of what is stored, as we wrote or read it
-        self._noted: set[str] = (
-            set()
-        )  # cards of which the history knows that they are this target's
+        self._noted: set[str] = set()  # GPUs of which the history knows that they are this target's
         self._told: set[tuple[str, ...]] = set()  # what was found when it was stored last
         self._note: str | None = None
         self._failure: Finding | None = None
@@ -73,14 +71,14 @@ class DriftWatch:
         self,
         connection: Connection,
         target_id: int,
-        cards: Collection[str],
+        gpus: Collection[str],
         pins: Sequence[Pin],
         now: datetime,
-        watches: Callable[[str], bool] = lambda _card: True,
+        watches: Callable[[str], bool] = lambda _gpu: True,
     ) -> list[Finding] | None:
         """Take up what is new and say what is found; None while old rows are still being read.
         Never raises for a fault of detection: that becomes a finding, and everything else goes on;
-        a fault of the database is raised, and the writer tries it all again. `cards` are those seen
+        a fault of the database is raised, and the writer tries it all again. `GPUs` are those seen
         now, `watches` whether one is this target's.
         """
         if self._failure is not None and now - self._failed_at >= RETRY:
@@ -91,15 +89,15 @@ class DriftWatch:
             or set_back
             or detectors.stamp(connection, target_id) != self._stamp
         ):
-            self._take_up(connection, target_id, cards, pins, now)
-        cards = {
-            *cards,
-            *(card for card in self._noted if watches(card)),
+            self._take_up(connection, target_id, gpus, pins, now)
+        gpus = {
+            *gpus,
+            *(gpu for gpu in self._noted if watches(gpu)),
         }  # after a start of ours none may be seen yet
         if self._failure is not None:
             return [self._failure]
         try:
-            return self._judge(connection, target_id, cards, pins, to_us(now))
+            return self._judge(connection, target_id, gpus, pins, to_us(now))
         except SQLAlchemyError:  # the database's, not ours: the writer tries all of this again
             raise
         except (
@@ -118,13 +116,13 @@ class DriftWatch:
         self,
         connection: Connection,
         target_id: int,
-        cards: Collection[str],
+        gpus: Collection[str],
         pins: Sequence[Pin],
         now: datetime,
     ) -> None:
         """What is stored; or a detector that learns anew from the history, with the reason."""
         stored, self._failure = detectors.load(connection, target_id), None
-        self._noted = set(points.noted_cards(connection, target_id))
+        self._noted = set(points.noted_gpus(connection, target_id))
         made = self._make()
         how = codec(type(made))
         self._stamp = None if stored is None else stored.at_us
@@ -161,10 +159,10 @@ class DriftWatch:
                 )
                 return
         remembered = now - timedelta(days=self._settings.remember_days)
-        all_cards = {*cards, *points.cards_of(connection, target_id)}
+        all_gpus = {*gpus, *points.gpus_of(connection, target_id)}
         self._detector, self._now_us = made, 0
         self._cursor, self._pin = (
-            points.cursor_at(connection, target_id, all_cards, remembered),
+            points.cursor_at(connection, target_id, all_gpus, remembered),
             newest(pins),
         )
 
@@ -172,17 +170,17 @@ class DriftWatch:
         self,
         connection: Connection,
         target_id: int,
-        cards: Collection[str],
+        gpus: Collection[str],
         pins: Sequence[Pin],
         now_us: int,
     ) -> list[Finding] | None:
         detector, settings = self._detector, self._settings
         if detector is None:
             raise RuntimeError("there is no detector")
-        if set(cards) - self._noted:
-            detectors.note_cards(connection, target_id, sorted(cards))
-            self._noted |= set(cards)
-        caught_up = self._feed(connection, target_id, cards, detector, now_us)
+        if set(gpus) - self._noted:
+            detectors.note_gpus(connection, target_id, sorted(gpus))
+            self._noted |= set(gpus)
+        caught_up = self._feed(connection, target_id, gpus, detector, now_us)
         if newest(pins) > self._pin:
             self._pin = newest(pins)
             detector.relearn(self._now_us)
@@ -204,13 +202,13 @@ class DriftWatch:
         self,
         connection: Connection,
         target_id: int,
-        cards: Collection[str],
+        gpus: Collection[str],
         detector: Judging,
         now_us: int,
     ) -> bool:
         """New rows, in the order in which they were known; whether these were all. Where there are
         more, every stream is read up to the same moment, so that a block never closes before its
-        cards were seen.
+        GPUs were seen.
         """
         after, newest_of_all = (
             self._cursor,
@@ -224,8 +222,8 @@ class DriftWatch:
             "server_reading": points.servers_after(
                 connection, target_id, after.server_reading, CHUNK, until
             ),
-            "gpu_reading": points.cards_after(connection, cards, after.gpu_reading, CHUNK, until)
-            if cards
+            "gpu_reading": points.gpus_after(connection, gpus, after.gpu_reading, CHUNK, until)
+            if gpus
             else [],
         }
         more = [

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 
 from monitor.alert import incidents
 from monitor.daemon.watch import TargetWatch
-from monitor.judge.drift.replay import KINDS
 from monitor.model import Finding, Incident, Kind, Severity
+from monitor.replay.replay import KINDS
 
 BY_DIGEST = (
     "fingerprint"  # the subject of a change of which the detector knows only that there was one
@@ -28,9 +28,9 @@ def judge_drift(
     drift, name = watch.drift, watch.settings.name
     if drift is None:
         return
-    view = watch.cards.view()
-    cards = frozenset[str]() if view is None else view.known
-    found = drift.step(connection, watch.target_id, cards, watch.pins, now, watch.cards.watches)
+    view = watch.gpus.view()
+    gpus = frozenset[str]() if view is None else view.known
+    found = drift.step(connection, watch.target_id, gpus, watch.pins, now, watch.gpus.watches)
     if found is None:
         return
     faults = [finding for finding in found if finding.kind is Kind.MONITOR]

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from monitor.errors import Told
-from monitor.judge.gate import judge_gate
-from monitor.judge.pinned import PinJudgement
-from monitor.measure.answer import Answer, observed
+from monitor.errors import UserError
+from monitor.judge.quality.gate import judge_gate
+from monitor.judge.quality.pinned import PinJudgement
 from monitor.measure.canary import Measurement
+from monitor.measure.stream.answer import Answer, observed
 from monitor.model import Marks, Outcome, Pin, Probe, Sample, Verdict
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def only_logged(what: str, *values: object) -> Iterator[None]:
     """
     try:
         yield
-    except Told:
+    except UserError:
         raise
     except (
         Exception

@@ -15,8 +15,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from monitor.alert import incidents
-from monitor.judge import changes
-from monitor.measure.identity import Sources, read_identity
+from monitor.judge import identity as changes
+from monitor.measure.server.identity import Sources, read_identity
 from monitor.model import Change, Fingerprint, FingerprintField, Kind, ServerPage
 from monitor.store import fingerprints, queries
 from monitor.store.fingerprints import StoredFingerprint
@@ -32,7 +32,7 @@ SECOND_LOOK_S = (
 
 class Rounds:
     """When which target's identity is read: each at the start, again every `every_s`, and at once
-    when its cards are other ones.
+    when its GPUs are other ones.
 
     The second round is spread over the interval, or a fleet would be read in one burst for ever.
     Pure but for its own memory.
@@ -44,19 +44,19 @@ class Rounds:
             name: every_s * place / len(targets) for place, name in enumerate(targets, 1)
         }
         self._due_s: dict[str, float] = {}
-        self._cards: dict[str, object] = {}
+        self._gpus: dict[str, object] = {}
 
-    def due(self, target: str, now_s: float, cards: object) -> bool:
-        """Whether to read it now; `cards`: what of its cards should stay as it is. Saying yes books
+    def due(self, target: str, now_s: float, gpus: object) -> bool:
+        """Whether to read it now; `GPUs`: what of its GPUs should stay as it is. Saying yes books
         the reading.
         """
         due_s = self._due_s.get(target)
-        if due_s is not None and now_s < due_s and cards == self._cards[target]:
+        if due_s is not None and now_s < due_s and gpus == self._gpus[target]:
             return False
         self._due_s[target] = now_s + (
             self._first_wait_s[target] if due_s is None else self._every_s
         )
-        self._cards[target] = cards
+        self._gpus[target] = gpus
         return True
 
 
@@ -131,7 +131,7 @@ class IdentityWatch:
         return True
 
     async def unseen(self, page: ServerPage) -> tuple[Change, ...]:
-        """Root fields of the server that are not what the history knows of it; those of the cards
+        """Root fields of the server that are not what the history knows of it; those of the GPUs
         left out, which move for a moment too.
         """
         if self.current is None:

@@ -1,5 +1,5 @@
 """Leaving an idle server alone: while nobody but us uses it, canaries run seldom or not at all, so
-that a card at home may sleep.
+that a GPU at home may sleep.
 """
 
 from __future__ import annotations

@@ -20,17 +20,18 @@ from monitor.config.cron import intervals_of
 from monitor.config.settings import TargetSettings
 from monitor.daemon.driftincidents import BY_DIGEST, judge_drift
 from monitor.daemon.watch import TargetWatch
-from monitor.judge import cards, gate
-from monitor.judge.answers import LastAnswers
-from monitor.judge.changes import config_change_over
-from monitor.judge.liveness import (
+from monitor.judge import gpu_faults as gpus
+from monitor.judge.availability import (
     LASTING_RUNS,
     judge_hung,
     judge_no_samples,
     judge_server_down,
     judge_unmeasured,
 )
-from monitor.judge.unjudged import judge_unjudged
+from monitor.judge.identity import config_change_over
+from monitor.judge.quality import gate
+from monitor.judge.quality.answers import LastAnswers
+from monitor.judge.quality.unjudged import judge_unjudged
 from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
 from monitor.store import fingerprints, pins, queries
 from monitor.store.queries import SampleFilter
@@ -141,7 +142,7 @@ def judge_target(
         return True
 
     incidents.reconcile(connection, name, JUDGED, findings, now, channels, is_over)
-    _judge_cards(connection, watch, now, channels)
+    _judge_gpus(connection, watch, now, channels)
     _judge_answers(connection, watch, now, channels)
     judge_drift(connection, watch, now, channels)
     _close_config_changes(connection, watch, now, channels)
@@ -206,28 +207,28 @@ def _rare_runs(
     ]
 
 
-def _judge_cards(
+def _judge_gpus(
     connection: Connection, watch: TargetWatch, now: datetime, channels: Sequence[str]
 ) -> None:
-    name, view = watch.settings.name, watch.cards.view()
-    for incident in incidents.open_incidents(connection, name, cards.KINDS):
-        if not watch.cards.watches(incident.subject):
+    name, view = watch.settings.name, watch.gpus.view()
+    for incident in incidents.open_incidents(connection, name, gpus.KINDS):
+        if not watch.gpus.watches(incident.subject):
             incidents.close(
                 connection,
                 incident,
                 now,
-                "the configuration has the card watched for this target no more",
+                "the configuration has the GPU watched for this target no more",
                 channels,
             )
     if view is None:
         return
-    open_now = incidents.open_incidents(connection, name, cards.KINDS)
-    events = queries.gpu_events(connection, view.known, now - cards.XID_LASTS)
+    open_now = incidents.open_incidents(connection, name, gpus.KINDS)
+    events = queries.gpu_events(connection, view.known, now - gpus.XID_LASTS)
     incidents.reconcile(
         connection,
         name,
-        cards.KINDS,
-        cards.judge_cards(name, view, events, open_now, now),
+        gpus.KINDS,
+        gpus.judge_gpus(name, view, events, open_now, now),
         now,
         channels,
     )

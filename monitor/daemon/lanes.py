@@ -17,7 +17,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from monitor.daemon.boost import Boost
-from monitor.errors import Told
+from monitor.errors import UserError
 from monitor.model import Probe
 from monitor.store import record
 from monitor.store.writer import Writer
@@ -27,7 +27,7 @@ LEASE = timedelta(seconds=30)
 EXTRAS_EVERY_S = 1.0
 
 
-class LeaseTakenError(Told):
+class LeaseTakenError(UserError):
     """Another process measures this target."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from monitor.config.settings import Settings, TargetSettings
-from monitor.daemon.cards import CardWatches
+from monitor.daemon.gpus import GpuWatches
 from monitor.daemon.identity import Keeps
 from monitor.daemon.lanes import lease_name, leased
 from monitor.daemon.watch import TargetWatch
@@ -37,18 +37,18 @@ async def watching(
     or lease cannot be had.
     """
     writer = Writer(open_writer(settings.database), patient=False)
-    cards = CardWatches([target.watches_gpus])
-    cards.start()
-    watch = TargetWatch(target, probes, writer, cards.of(target.watches_gpus), keeps=keeps)
+    gpus = GpuWatches([target.watches_gpus])
+    gpus.start()
+    watch = TargetWatch(target, probes, writer, gpus.of(target.watches_gpus), keeps=keeps)
     try:
         await watch.load()
-        await cards.first_look()  # what is kept of the identity names them
+        await gpus.first_look()  # what is kept of the identity names them
         await watch.find_model()
         async with leased(writer, lease_name(target.name, capped=True), lease_wait_s):
             yield watch
     finally:
         await watch.close()
-        cards.stop()
+        gpus.stop()
         await asyncio.to_thread(writer.close)
 
 

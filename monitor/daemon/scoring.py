@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import httpx
 
-from monitor.judge.pinned import shift_between
-from monitor.measure.api import ServerRefusedError, ServerUnreachableError
+from monitor.judge.quality.pinned import shift_between
 from monitor.measure.score import score
+from monitor.measure.server.api import ServerRefusedError, ServerUnreachableError
 from monitor.model import PinnedOutput, Probe
 
 log = logging.getLogger(__name__)

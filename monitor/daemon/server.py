@@ -16,21 +16,21 @@ from sqlalchemy import Connection
 
 from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
-from monitor.daemon.cards import TargetCards
+from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.identity import IdentityWatch, Keeps
 from monitor.daemon.serverstate import ServerState
-from monitor.measure.api import (
+from monitor.measure.canary import Canary
+from monitor.measure.server.api import (
     ServerRefusedError,
     ServerUnreachableError,
     SeveralModelsError,
     models,
     the_one_model,
 )
-from monitor.measure.canary import Canary
-from monitor.measure.identity import Sources
-from monitor.measure.preflight import Preflight
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import ConnectionSetupError, client, client_of
+from monitor.measure.server.identity import Sources
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.server.preflight import Preflight
+from monitor.measure.stream.client import ConnectionSetupError, client, client_of
 from monitor.model import Probe, ServerPage
 from monitor.store import queries, record
 from monitor.store.writer import Writer
@@ -48,20 +48,20 @@ class WatchedServer:
         self,
         settings: TargetSettings,
         writer: Writer,
-        cards: TargetCards,
+        gpus: TargetGpus,
         channels: Sequence[str],
         keeps: Keeps,
     ) -> None:
         self.settings = settings
         self.writer = writer
-        self.cards = cards
+        self.gpus = gpus
         self._keeps = keeps
         self._is_daemon = keeps is Keeps.CHANGES
         self._channels = channels
         self._http = _client(settings) if self._is_daemon else client_of(settings)
         self._page = MetricsPage(self._http, settings.metrics_page)
         self.canary = Canary(
-            settings.name, self._http, self._page, settings.model, cards if cards.watching else None
+            settings.name, self._http, self._page, settings.model, gpus if gpus.watching else None
         )
         self._noting = asyncio.Lock()
         self.state = ServerState(settings.when_idle)
@@ -92,7 +92,7 @@ class WatchedServer:
 
     async def find_model(self) -> None:
         """Learn the served model's name where the configuration does not give it. Raises what
-        monitor.measure.api raises, and SeveralModelsError.
+        monitor.measure.server.api raises, and SeveralModelsError.
         """
         if self.settings.model is not None:
             return
@@ -102,11 +102,11 @@ class WatchedServer:
         """Probes that this server's context cannot hold, and the model's name on the way. Raises as
         find_model does.
         """
-        cards = await models(self._http)
-        self.canary.model = self.settings.model or the_one_model(self.settings.url, cards)
+        served = await models(self._http)
+        self.canary.model = self.settings.model or the_one_model(self.settings.url, served)
         flight = Preflight(self.settings.name, self._http, self._page, self.canary.model)
         flight.max_model_len = next(
-            (card.max_model_len for card in cards if card.id == self.canary.model), None
+            (model.max_model_len for model in served if model.id == self.canary.model), None
         )
         await flight.probe_lengths(probes, directory)
         return flight.misfits
@@ -147,9 +147,9 @@ class WatchedServer:
         """Read the identity now; a server that does not answer leaves it due."""
         page = page or await self.look()
         try:
-            cards = await models(self._http)
+            served = await models(self._http)
             if self.settings.model is None:
-                self.canary.model = the_one_model(self.settings.url, cards)
+                self.canary.model = the_one_model(self.settings.url, served)
         except ServerUnreachableError:
             return
         except (ServerRefusedError, SeveralModelsError) as error:
@@ -174,7 +174,7 @@ class WatchedServer:
         await self._http.aclose()
 
     def _sources(self) -> Sources:
-        gpu, reason = self.cards.identity()
+        gpu, reason = self.gpus.identity()
         return Sources(
             self.settings, self._http, self.canary.model, gpu, reason, self._system_fingerprint
         )

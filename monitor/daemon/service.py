@@ -17,9 +17,9 @@ from monitor.alert.dispatch import Dispatcher, channels_of
 from monitor.config.settings import Settings
 from monitor.config.values import host_port
 from monitor.daemon import systemd
-from monitor.daemon.cards import CardWatches
 from monitor.daemon.clock import watch_clock
 from monitor.daemon.drift import DriftWatch
+from monitor.daemon.gpus import GpuWatches
 from monitor.daemon.guard import only_logged
 from monitor.daemon.identity import Rounds
 from monitor.daemon.judging import close_departed, judge_target, schedule_of
@@ -28,8 +28,8 @@ from monitor.daemon.schedule import Schedule
 from monitor.daemon.tuning import drift_settings
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.judge.drift.detector import Detector
-from monitor.measure.cardfigures import GpuWindow
-from monitor.measure.gpustate import Timing
+from monitor.measure.gpu.figures import GpuWindow
+from monitor.measure.gpu.state import Timing
 from monitor.model import GpuEvent, Outcome, Probe, Sample, Verdict
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application
@@ -47,7 +47,7 @@ DEPARTED_EVERY_S = 60.0
 # for what other processes, such as `incidents close`, want told; our own news wakes the dispatcher
 OUTBOX_EVERY_S = 5.0
 IDENTITY_EVERY_S = 180.0
-CARDS_EVERY_S = 5.0  # how often it is asked whether driver or cards changed; asking costs nothing
+GPUS_EVERY_S = 5.0  # how often it is asked whether driver or GPUs changed; asking costs nothing
 NVML_IDENTITY_EVERY_S = 20.0
 DATABASE_RETRY_S = 10.0
 GUARD_EVERY_S = 5.0
@@ -119,7 +119,7 @@ class Daemon:
 
     async def _watch(self, writer: Writer) -> None:
         """Start everything, wait for the end, stop everything."""
-        gpu = self._card_watches(writer)
+        gpu = self._gpu_watches(writer)
         gpu.start()
         budgets = {
             name: c.token_budget_per_hour
@@ -129,12 +129,12 @@ class Daemon:
         thresholds = drift_settings(self._settings)
         for target in self._settings.targets:
             drift = DriftWatch(target.name, thresholds, Detector)
-            cards = gpu.of(target.watches_gpus)
+            gpus = gpu.of(target.watches_gpus)
             watch = TargetWatch(
                 target,
                 self._probes,
                 writer,
-                cards,
+                gpus,
                 list(self._channels),
                 class_budgets=budgets,
                 drift=drift,
@@ -199,7 +199,7 @@ class Daemon:
             task.result()
             raise RuntimeError("a loop of the daemon ended by itself")
 
-    def _card_watches(self, writer: Writer) -> CardWatches:
+    def _gpu_watches(self, writer: Writer) -> GpuWatches:
         def store(window: GpuWindow) -> None:
             values = asdict(window)
             writer.submit(lambda c: record.insert_gpu_reading(c, window.uuid, window.at, values))
@@ -208,7 +208,7 @@ class Daemon:
             writer.submit(lambda c: record.insert_gpu_event(c, event))
 
         choices = [target.watches_gpus for target in self._settings.targets]
-        return CardWatches(
+        return GpuWatches(
             choices,
             on_window=store,
             timing=Timing(identity_s=NVML_IDENTITY_EVERY_S),
@@ -322,20 +322,20 @@ class Daemon:
         )
 
     async def _identities(self) -> None:
-        """Read every target's identity now, every few minutes, and when the driver or a card
+        """Read every target's identity now, every few minutes, and when the driver or a GPU
         changed; after a restart of the server the watch does it by itself.
         """
         rounds = Rounds([watch.settings.name for watch in self._watches], IDENTITY_EVERY_S)
         while True:
             for watch in self._watches:
                 name = watch.settings.name
-                if not rounds.due(name, time.monotonic(), watch.cards.settled()):
+                if not rounds.due(name, time.monotonic(), watch.gpus.settled()):
                     continue
                 try:
                     await watch.refresh_identity()
                 except DatabaseError as error:
                     log.warning("target=%s the identity cannot be kept: %s", name, error)
-            await asyncio.sleep(CARDS_EVERY_S)
+            await asyncio.sleep(GPUS_EVERY_S)
 
     async def _beat(self) -> None:
         """Proves that the loop turns: to systemd's watchdog and to /healthz."""

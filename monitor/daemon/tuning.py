@@ -14,7 +14,7 @@ from monitor.config.detector import DetectorSettings
 from monitor.config.problems import ConfigError, Problem
 from monitor.config.settings import ClassSettings, Settings
 from monitor.config.yamlfile import sentence
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 #: What is a duration in the file, and what it is called and counted in inside.
@@ -23,7 +23,7 @@ DURATIONS = {
     "grace": ("grace_s", 1.0),
     "learn": ("learn_h", HOUR_S),
     "remember": ("remember_days", DAY_S),
-    "card_step": ("card_step_s", 1.0),
+    "gpu_step": ("gpu_step_s", 1.0),
 }
 B = TypeVar("B", bound=Block)
 Classes = Mapping[str, ClassSettings]

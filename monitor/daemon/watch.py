@@ -17,16 +17,16 @@ from sqlalchemy import Connection
 from monitor.config.settings import TargetSettings
 from monitor.daemon.boost import Boost
 from monitor.daemon.budget import HOUR, TokenLedger
-from monitor.daemon.cards import TargetCards
 from monitor.daemon.drift import DriftWatch
+from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.guard import judged_in_time, only_logged, unreadable
 from monitor.daemon.identity import Keeps
 from monitor.daemon.scoring import scored_shift
 from monitor.daemon.server import WatchedServer
-from monitor.judge.gate import again, pin_for, was_alone
-from monitor.measure.api import ServerRefusedError, models, the_one_model
+from monitor.judge.quality.gate import again, pin_for, was_alone
 from monitor.measure.canary import Measurement
-from monitor.measure.lengthen import lengthened
+from monitor.measure.server.api import ServerRefusedError, models, the_one_model
+from monitor.measure.stream.long_prompt import lengthened
 from monitor.model import Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
 from monitor.store import pins, queries, record
 from monitor.store.database import DatabaseError
@@ -56,13 +56,13 @@ class TargetWatch(WatchedServer):
         settings: TargetSettings,
         probes: Sequence[Probe],
         writer: Writer,
-        cards: TargetCards,
+        gpus: TargetGpus,
         channels: Sequence[str] = (),
         keeps: Keeps = Keeps.CHANGES,
         class_budgets: Mapping[str, int] | None = None,
         drift: DriftWatch | None = None,
     ) -> None:
-        super().__init__(settings, writer, cards, channels, keeps)
+        super().__init__(settings, writer, gpus, channels, keeps)
         self.probes = list(probes)
         self.pins: list[Pin] = []
         self.samples_stored = self.samples_judged = (
@@ -276,12 +276,10 @@ class TargetWatch(WatchedServer):
         """A probe that fills a share of the context, made once for each start of the server."""
         ready = self._ready.get(probe.name)
         if ready is None:
-            cards = await models(self._http)
+            gpus = await models(self._http)
             if self.canary.model is None:
-                self.canary.model = the_one_model(self.settings.url, cards)
-            context = next(
-                (card.max_model_len for card in cards if card.id == self.canary.model), None
-            )
+                self.canary.model = the_one_model(self.settings.url, gpus)
+            context = next((gpu.max_model_len for gpu in gpus if gpu.id == self.canary.model), None)
             if context is None:
                 raise ServerRefusedError(200, "/v1/models does not tell the context's length")
             ready = self._ready[probe.name] = await lengthened(

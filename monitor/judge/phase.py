@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from monitor.model import Phase
 
-# a card's clocks ramp down after some seconds without an engine step (docs/units.md, phase)
+# a GPU's clocks ramp down after some seconds without an engine step (docs/units.md, phase)
 IDLE_AFTER_S = 10.0
 
 

@@ -1,3 +1,3 @@
-"""How a server and its card are looked at: streams, metrics pages, NVML, identity. Knows nothing of
+"""How a server and its GPU are looked at: streams, metrics pages, NVML, identity. Knows nothing of
 the database.
 """

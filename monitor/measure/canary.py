@@ -1,4 +1,4 @@
-"""One canary, from the look before it to the finished sample: stream, metrics page and card of the
+"""One canary, from the look before it to the finished sample: stream, metrics page and GPU of the
 same moment in one row.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import httpx
 
-from monitor.measure.answer import Answer
-from monitor.measure.cardfigures import sample_fields
 from monitor.measure.figures import decode_tok_s, itl_figures, load_figures, server_timing
-from monitor.measure.patience import Limits
-from monitor.measure.request import canary_request
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import Stream, stream
+from monitor.measure.gpu.figures import sample_fields
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream.answer import Answer
+from monitor.measure.stream.client import Stream, stream
+from monitor.measure.stream.patience import Limits
+from monitor.measure.stream.request import canary_request
 from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, ServerPage
 
 # compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
@@ -29,8 +29,8 @@ HOLD_OFF_S = 5.0  # vLLM may go on with a request after its client left (#54947)
 PAGE_SETTLE_S = 0.05  # the page may count the last engine step a moment after the stream has ended
 
 
-class CardsNearby(Protocol):
-    """Where readings of the cards come from (GpuWatch); None in its place means that no card is
+class GpusNearby(Protocol):
+    """Where readings of the GPUs come from (GpuWatch); None in its place means that no GPU is
     watched.
     """
 
@@ -63,7 +63,7 @@ class Canary:
     http: httpx.AsyncClient
     page: MetricsPage
     model: str | None
-    cards: CardsNearby | None = None
+    gpus: GpusNearby | None = None
     hang_after_s: float = 10.0
 
     async def measure(
@@ -110,8 +110,8 @@ class Canary:
             self._steps,
         )
         after = await self._page_after(result, before)
-        cards = await self._cards(result)
-        full = filled(sample, result, before, after, cards)
+        gpus = await self._gpus(result)
+        full = filled(sample, result, before, after, gpus)
         detail = result.detail or still_reasoning(probe, result)
         return Measurement(full, result.marks, result.answer, detail, after, result.http_status)
 
@@ -152,11 +152,11 @@ class Canary:
             after = await self.page.read()
         return after
 
-    async def _cards(self, result: Stream) -> dict[str, Any]:
+    async def _gpus(self, result: Stream) -> dict[str, Any]:
         sent, done = result.marks.sent, result.marks.done
-        if self.cards is None or sent is None or done is None:
+        if self.gpus is None or sent is None or done is None:
             return {}
-        return sample_fields(self.cards.before(sent), await self.cards.after(done), sent, done)
+        return sample_fields(self.gpus.before(sent), await self.gpus.after(done), sent, done)
 
     async def hold_off(self, waiting_before: float | None, limit_s: float = HOLD_OFF_S) -> None:
         """After a cancelled canary: wait until the server has dropped it (the waiting count falls),
@@ -201,16 +201,16 @@ def filled(
     result: Stream,
     before: ServerPage,
     after: ServerPage | None,
-    cards: Mapping[str, Any],
+    gpus: Mapping[str, Any],
 ) -> Sample:
-    """The sample with every figure that the stream, the two pages and the cards give. Pure."""
+    """The sample with every figure that the stream, the two pages and the GPUs give. Pure."""
     answer, marks = result.answer, result.marks
     text = answer.text or answer.tool_arguments
     figures: dict[str, Any] = {
         **itl_figures(answer.arrivals_ns),
         **server_timing(result.outcome, answer, before, after),
         **load_figures(result.outcome, answer, before, after),
-        **cards,
+        **gpus,
     }
     return replace(
         sample,

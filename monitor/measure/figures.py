@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from monitor.measure.answer import Answer, figure
+from monitor.measure.stream.answer import Answer, figure
 from monitor.model import Outcome, ServerPage
 
 MIN_TOKENS_FOR_RATE = 8  # below this one late chunk is most of the figure (DESIGN.md: decode rate)

@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx
 
-from monitor.measure.answer import figure
-from monitor.measure.api import ServerRefusedError, get_json, tokenize
-from monitor.measure.request import tokenize_body
+from monitor.measure.server.api import ServerRefusedError, get_json, tokenize
+from monitor.measure.stream.answer import figure
+from monitor.measure.stream.request import tokenize_body
 from monitor.model import ObservedAnswer, PinnedOutput, Probe, TokenLogprob
 from monitor.text import whole_text
 

@@ -25,7 +25,7 @@ from monitor.model.incident import (
 )
 from monitor.model.points import (
     CanaryPoint,
-    CardPoint,
+    GpuPoint,
     Point,
     ServerPoint,
 )
@@ -35,13 +35,13 @@ from monitor.model.probe import (
 )
 from monitor.model.readings import (
     DRIVER,
-    CardFault,
-    CardsView,
     Contact,
     GpuEvent,
+    GpuFault,
     GpuReading,
+    GpusView,
+    ReadProblem,
     ServerPage,
-    Trouble,
 )
 from monitor.model.sample import (
     SAMPLE_FIELDS,
@@ -69,9 +69,6 @@ __all__ = [
     "SOFT_FIELDS",
     "WAITED",
     "CanaryPoint",
-    "CardFault",
-    "CardPoint",
-    "CardsView",
     "Cause",
     "Change",
     "Contact",
@@ -80,7 +77,10 @@ __all__ = [
     "Fingerprint",
     "FingerprintField",
     "GpuEvent",
+    "GpuFault",
+    "GpuPoint",
     "GpuReading",
+    "GpusView",
     "Incident",
     "Kind",
     "Marks",
@@ -91,11 +91,11 @@ __all__ = [
     "PinnedOutput",
     "Point",
     "Probe",
+    "ReadProblem",
     "Sample",
     "ServerPage",
     "ServerPoint",
     "Severity",
     "TokenLogprob",
-    "Trouble",
     "Verdict",
 ]

@@ -34,7 +34,7 @@ DERIVED_FIELDS = (
     "attention_backend",
     "launch_command",
 )
-#: These move a little by themselves, for example with what else lies in the card's memory at start.
+#: These move a little by themselves, for example with what else lies in the GPU's memory at start.
 SOFT_FIELDS = ("num_gpu_blocks", "kv_cache_size_tokens")
 #: What two samples must share to be comparable: the roots, and the derived fields that are often
 #: the only sign on a remote server.

@@ -1,4 +1,4 @@
-"""What drift detection is fed with: canaries, cards and the server's own figures as slim points in
+"""What drift detection is fed with: canaries, GPUs and the server's own figures as slim points in
 time.
 
 A year of one target is half a million of them, so they are named tuples with integer times; every
@@ -60,8 +60,8 @@ class CanaryPoint(NamedTuple):
     pin: int | None = None
 
 
-class CardPoint(NamedTuple):
-    """Some seconds of one card: medians, and its counters at the end (they run since the driver was
+class GpuPoint(NamedTuple):
+    """Some seconds of one GPU: medians, and its counters at the end (they run since the driver was
     loaded).
     """
 
@@ -105,4 +105,4 @@ class ServerPoint(NamedTuple):
     accepted_tokens: float | None = None
 
 
-Point = CanaryPoint | CardPoint | ServerPoint
+Point = CanaryPoint | GpuPoint | ServerPoint

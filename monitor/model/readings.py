@@ -1,4 +1,4 @@
-"""What is read of a server and its cards between canaries."""
+"""What is read of a server and its GPUs between canaries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ServerPage:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at one card. Counters (energy, throttle times) run since the driver was loaded; None
+    """One look at one GPU. Counters (energy, throttle times) run since the driver was loaded; None
     = not offered or failed.
     """
 
@@ -53,7 +53,7 @@ class GpuReading:
     temp_c: float | None = None
     mem_temp_c: float | None = None
     margin_c: float | None = (
-        None  # degrees to the nearest slowdown threshold, as the card says; never derived
+        None  # degrees to the nearest slowdown threshold, as the GPU says; never derived
     )
     sm_clock_mhz: float | None = None
     mem_clock_mhz: float | None = None
@@ -70,7 +70,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """A fault that the driver reported for a card. `at` is when we took it up: the driver gives no
+    """A fault that the driver reported for a GPU. `at` is when we took it up: the driver gives no
     time.
     """
 
@@ -79,42 +79,42 @@ class GpuEvent:
     xid: int  # NVIDIA's number of the fault
 
 
-class CardFault(StrEnum):
-    """What keeps a card, or the source of its readings, from being read."""
+class GpuFault(StrEnum):
+    """What keeps a GPU, or the source of its readings, from being read."""
 
-    LOST = "lost"  # the driver has lost the card, or shows it no more
-    RESET = "reset"  # the card must be reset first
+    LOST = "lost"  # the driver has lost the GPU, or shows it no more
+    RESET = "reset"  # the GPU must be reset first
     MISSING = "missing"  # not listed, and never seen either
     MISMATCH = "mismatch"  # driver and library are of different versions
     SOURCE = "source"  # the driver or the exporter as a whole
     UNREADABLE = "unreadable"  # anything else
 
 
-#: The subject of what concerns not one card but where the readings come from: the driver here, or
+#: The subject of what concerns not one GPU but where the readings come from: the driver here, or
 #: an exporter.
 DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class ReadProblem:
     """Why something cannot be read, and since when. `reason` is a sentence for a person and may
     change while it lasts.
     """
 
-    fault: CardFault
+    fault: GpuFault
     reason: str
     since: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class CardsView:
-    """The cards of one target now: those known, those that answer, and troubles by UUID, `DRIVER`,
-    or "card 0" where no UUID is known.
+class GpusView:
+    """The GPUs of one target now: those known, those that answer, and troubles by UUID, `DRIVER`,
+    or "GPU 0" where no UUID is known.
     """
 
     known: frozenset[str]
     answering: frozenset[str]
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    troubles: Mapping[str, ReadProblem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def _between_ms(start: int | None, end: int | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured execution of a probe: speed, quality, card and load in one row. Field names are
+    """One measured execution of a probe: speed, quality, GPU and load in one row. Field names are
     the public ones.
     """
 

@@ -1,4 +1,4 @@
-"""A replay as one page of HTML that needs nothing else: speed against what is usual, the cards, and
+"""A replay as one page of HTML that needs nothing else: speed against what is usual, the GPUs, and
 what was found, drawn over time.
 """
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from monitor.model import CanaryPoint, CardPoint, Point
+from monitor.model import CanaryPoint, GpuPoint, Point
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 1100, 150, 70, 20, 46
 BLOCK_US = 300_000_000  # as the detectors see it
@@ -67,7 +67,7 @@ class Sketch:
     _ratios: dict[tuple[str, str, str], Series] = field(
         default_factory=dict
     )  # target, figure, probe
-    _cards: dict[tuple[str, str, str], Series] = field(default_factory=dict)  # target, figure, card
+    _gpus: dict[tuple[str, str, str], Series] = field(default_factory=dict)  # target, figure, GPU
 
     def watch(self, target: str, point: Point) -> None:
         """Take up one point."""
@@ -78,13 +78,13 @@ class Sketch:
                     ("time to first token", point.ttft_ms),
                 ):
                     self._add(self._ratios, (target, figure, point.probe), point.at_us, value)
-        elif isinstance(point, CardPoint):
+        elif isinstance(point, GpuPoint):
             for figure, value in (
                 ("temperature, °C", point.temp_c),
                 ("SM clock, MHz", point.sm_clock_mhz),
             ):
                 self._add(
-                    self._cards, (target, f"{figure}, {point.uuid[:12]}", ""), point.at_us, value
+                    self._gpus, (target, f"{figure}, {point.uuid[:12]}", ""), point.at_us, value
                 )
 
     @staticmethod
@@ -121,7 +121,7 @@ class Sketch:
         lines = {title: series.line() for title, series in pooled.items()}
         return lines | {
             figure: series.line()
-            for (of, figure, _), series in sorted(self._cards.items())
+            for (of, figure, _), series in sorted(self._gpus.items())
             if of == target
         }
 
@@ -175,7 +175,7 @@ def _when(us: int) -> str:
 def _drawing(lines: Mapping[str, list[tuple[int, float]]], found: Sequence[Found]) -> str:
     times = [at for line in lines.values() for at, _ in line]
     if not times:
-        return "<p>There is nothing to draw: no rates, times or cards.</p>"
+        return "<p>There is nothing to draw: no rates, times or GPUs.</p>"
     begin = min(times)
     end = max(*times, begin + 1)
     height = TOP + len(lines) * (HEIGHT + GAP)

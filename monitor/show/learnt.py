@@ -1,5 +1,5 @@
 """What a detector has learnt of its target, in figures for people: how speed depends on load, what
-a clock costs, what a card's heat is.
+a clock costs, what a GPU's heat is.
 """
 
 from __future__ import annotations
@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from monitor.judge.drift.clocks import Slope
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.load import UNKNOWN_BIN
-from monitor.judge.drift.speed import Reference
-from monitor.judge.drift.track import Track
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.gpu.elasticity import Slope
+from monitor.judge.drift.settings import DriftSettings
+from monitor.judge.drift.speed.channel import Reference
+from monitor.judge.drift.speed.load import UNKNOWN_BIN
+from monitor.judge.drift.speed.track import Track
 from monitor.show.terminal import console, number, printable
 
 THERMAL_UNIT_W = 100.0
@@ -30,7 +30,7 @@ def learnt_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]
             "decode": _slope(detector.elasticity.decode()),
             "prefill": _slope(detector.elasticity.prefill()),
         },
-        "cards": [_card(card) for _, card in sorted(detector.cards.items())],
+        "gpus": [_gpu(gpu) for _, gpu in sorted(detector.gpus.items())],
         "missing": [
             f"{part.what}: {part.detail}" for part in detector.armed(settings) if not part.armed
         ],
@@ -78,17 +78,17 @@ def _slope(slope: Slope) -> dict[str, Any]:
     return {"value": slope.value, "low": slope.low, "high": slope.high, "samples": slope.samples}
 
 
-def _card(card: CardChannel) -> dict[str, Any]:
-    thermal, clock = card.normal.thermal, card.normal.clock
+def _gpu(gpu: GpuChannel) -> dict[str, Any]:
+    thermal, clock = gpu.normal.thermal, gpu.normal.clock
     rise = sum(thermal.core.slopes[1:]) if thermal.armed else None
     return {
-        "uuid": card.uuid,
+        "uuid": gpu.uuid,
         "heat_minutes": thermal.core.seen,
         "c_per_100_w": None if rise is None else rise * THERMAL_UNIT_W,
         "heat_sd_c": thermal.core.sd if thermal.armed else None,
         "clock_minutes": clock.minutes,
         "top_clock_mhz": clock.top_mhz if clock.armed else None,
-        "missing": list(card.missing()),
+        "missing": list(gpu.missing()),
     }
 
 
@@ -110,17 +110,17 @@ def print_learnt(target: str, learnt: dict[str, Any]) -> None:
             f"  clock: 1 % of SM clock is {slope['value']:.2f} % of {what} speed ({bounds}), "
             f"{source}"
         )
-    for card in learnt["cards"]:
-        rise, sd = number(card["c_per_100_w"], 1, " °C"), number(card["heat_sd_c"], 1, " °C")
+    for gpu in learnt["gpus"]:
+        rise, sd = number(gpu["c_per_100_w"], 1, " °C"), number(gpu["heat_sd_c"], 1, " °C")
         heat = (
             f"{rise} hotter for 100 W, ±{sd}"
-            if (card["c_per_100_w"] or 0.0) > 0
+            if (gpu["c_per_100_w"] or 0.0) > 0
             else "its power does not explain its heat yet"
         )
-        out.print(f"  card {printable(card['uuid'])}: {heat}, from {card['heat_minutes']} minutes")
+        out.print(f"  GPU {printable(gpu['uuid'])}: {heat}, from {gpu['heat_minutes']} minutes")
         out.print(
-            f"    clock at work at most {number(card['top_clock_mhz'], 0, ' MHz')}, from "
-            f"{card['clock_minutes']} busy minutes"
+            f"    clock at work at most {number(gpu['top_clock_mhz'], 0, ' MHz')}, from "
+            f"{gpu['clock_minutes']} busy minutes"
         )
     for missing in learnt["missing"]:
         out.print(f"  not enough yet: {printable(missing)}", style="yellow")

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 
 #: What is wrong, as sentences; an empty list is good.
 Complaints = Callable[[], list[str]]
 
 
-class ListenError(Told):
+class ListenError(UserError):
     """The address cannot be listened on."""
 
     exit_code = USAGE

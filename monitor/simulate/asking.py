@@ -19,7 +19,7 @@ from monitor.simulate.logprobs import Scored
 from monitor.simulate.shipped import ShippedProbe
 from monitor.simulate.world import World
 
-LEAST_TIE_NAT = 0.1  # monitor/judge/pinned.py: below this gap two tokens are a tie
+LEAST_TIE_NAT = 0.1  # monitor/judge/quality/pinned.py: below this gap two tokens are a tie
 MOST_TIE_NAT = 0.5  # the same: so far apart may be what was a tie when it was pinned
 
 State = tuple[

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 
 
-class UnknownCardError(Told):
+class UnknownCardError(UserError):
     """A kind of card that is not in the table."""
 
     exit_code = USAGE

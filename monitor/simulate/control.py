@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.errors import Told
+from monitor.errors import UserError
 from monitor.simulate.asks import ApiError
 from monitor.simulate.assemble import switch
 from monitor.simulate.scenario import Play
@@ -37,5 +37,5 @@ def change(world: World, changes: dict[str, Any]) -> None:
                 switch(world, str(value))
             else:
                 world.set(name, value)
-    except Told as told:
+    except UserError as told:
         raise ApiError(400, {"error": str(told)}) from None

@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TextIO
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 from monitor.simulate.assemble import make_world, switch
 from monitor.simulate.leap import LeapingWorld
 from monitor.simulate.looks import LookedAtCard
@@ -40,7 +40,7 @@ ONSET_SHARE = (
 _SERVER_VALUES = attrgetter(*SERVER_FIELDS)
 
 
-class ExportError(Told):
+class ExportError(UserError):
     """A file that cannot be written, or a history without its scenario."""
 
     exit_code = USAGE

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from typing import Self
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 from monitor.simulate.wire import Connection, Exchange
 
 
-class PortTakenError(Told):
+class PortTakenError(UserError):
     """An address that cannot be listened on."""
 
     exit_code = USAGE

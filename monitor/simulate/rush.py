@@ -18,7 +18,7 @@ from monitor.simulate.costs import fitting
 from monitor.simulate.peers import Background, Coming, Worker
 from monitor.simulate.requests import Handle, State
 
-Told = tuple[
+UserError = tuple[
     Handle, int, Sequence[int] | None
 ]  # tokens of some steps, and how many at each; None: one
 
@@ -266,12 +266,12 @@ class Rush:
             for handle in self.active
         ]
 
-    def _decoded(self, steps: int, drafts: Sequence[int], end_s: float) -> list[Told]:
+    def _decoded(self, steps: int, drafts: Sequence[int], end_s: float) -> list[UserError]:
         """A token a step for each that decodes, and those of the drafted ones that are taken. Who
         must be told of how many.
         """
         active, engine, each = self.active, self.world.engine, self.world.watched > 0
-        told: list[Told] = []
+        told: list[UserError] = []
         whole = 0
         if drafts:
             for handle, drafted in zip(active, drafts, strict=True):
@@ -297,7 +297,7 @@ class Rush:
         self.now_s = end_s
         return told
 
-    def _tell(self, told: Sequence[Told]) -> None:
+    def _tell(self, told: Sequence[UserError]) -> None:
         """Those that have all their tokens go, and who listens is told."""
         for handle in self.active:
             if handle.generated >= handle.wanted:

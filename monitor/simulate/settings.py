@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 
 # Values with their limits; the types that settings are declared with. Limits at both ends keep
 # arithmetic finite.
@@ -28,7 +28,7 @@ Crowded = Annotated[
 HttpStatus = Annotated[int, Field(ge=100, le=599)]
 
 
-class SettingError(Told):
+class SettingError(UserError):
     """A name that cannot be set, or a value that does not fit."""
 
     exit_code = USAGE

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class ScenarioError(Told):
+class ScenarioError(UserError):
     """A scenario that is not there or cannot be played. The text names file and line."""
 
     exit_code = USAGE

@@ -20,7 +20,7 @@ from monitor.simulate.noise import Noise
 from monitor.simulate.records import Page, Row, iso, page_of, sample_gpu
 from monitor.simulate.shipped import ShippedProbe
 
-LOOK_EVERY_S = 2.0  # the daemon's patience, monitor/measure/patience.py and canary.py
+LOOK_EVERY_S = 2.0  # the daemon's patience, monitor/measure/stream/patience.py and canary.py
 HANG_AFTER_S, COLD_HANG_S = 10.0, 300.0
 GIVE_UP_S = 3600.0
 IDLE_AFTER_S = 10.0
@@ -228,6 +228,8 @@ class Visitor:
 
 
 def _is_alone(row: Row) -> bool:
-    """Whether the server worked for nobody else meanwhile (monitor/judge/gate.py:was_alone)."""
+    """Whether the server worked for nobody else meanwhile
+    (monitor/judge/quality/gate.py:was_alone).
+    """
     others = row.get("other_generation_tokens")
     return row.get("running") == 0 if others is None else others <= 0

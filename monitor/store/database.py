@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError as UrlError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from monitor.errors import UNMEASURED, USAGE, Told
+from monitor.errors import UNMEASURED, USAGE, UserError
 
 #: The newest migration this program knows; a test compares it with the folder.
 HEAD = "0001"
@@ -27,7 +27,7 @@ BUSY_TIMEOUT_S = 10.0
 INCREMENTAL = 2  # sqlite.org/pragma.html#pragma_auto_vacuum
 
 
-class DatabaseError(Told):
+class DatabaseError(UserError):
     """The history cannot be used. `usage` is true where the mend is the user's (exit 2), false
     where it is out of reach (exit 3).
     """

@@ -84,12 +84,11 @@ def learnt_of(connection: Connection) -> dict[int, Learnt]:
     return {int(row.target_id): Learnt(tuple(row.armed), row.note) for row in rows}
 
 
-def note_cards(connection: Connection, target_id: int, uuids: Sequence[str]) -> None:
-    """The cards that serve a target, so that a replay knows whose readings are whose."""
+def note_gpus(connection: Connection, target_id: int, uuids: Sequence[str]) -> None:
+    """The GPUs that serve a target, so that a replay knows whose readings are whose."""
     known = (
-        connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar()
-        or []
+        connection.execute(select(t.target.c.gpus).where(t.target.c.id == target_id)).scalar() or []
     )
     both = sorted({*known, *uuids})
     if both != sorted(known):
-        connection.execute(update(t.target).where(t.target.c.id == target_id).values(cards=both))
+        connection.execute(update(t.target).where(t.target.c.id == target_id).values(gpus=both))

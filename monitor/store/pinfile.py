@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from monitor.errors import USAGE, Told
+from monitor.errors import USAGE, UserError
 from monitor.model import Pin, PinnedOutput
 
 VERSION = 1
@@ -21,7 +21,7 @@ _UNKNOWN = {
 }  # `to_yaml` leaves out what is unknown
 
 
-class PinFileError(Told):
+class PinFileError(UserError):
     """A file of pins cannot be taken up."""
 
     exit_code = USAGE

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, String, cast, func, select
 
-from monitor.model import CanaryPoint, CardPoint, ServerPoint
+from monitor.model import CanaryPoint, GpuPoint, ServerPoint
 from monitor.store import tables as t
 from monitor.store.times import to_us
 
@@ -122,21 +122,21 @@ def servers_after(
 _MEDIANS = {"temp_c", "sm_clock_mhz", "power_w", "util"}
 
 
-def cards_after(
+def gpus_after(
     connection: Connection,
     uuids: Collection[str],
     after: int,
     limit: int = PAGE,
     until_us: int = FOR_EVER_US,
-) -> list[tuple[int, CardPoint]]:
-    """Readings of these cards with greater ids, likewise."""
+) -> list[tuple[int, GpuPoint]]:
+    """Readings of these GPUs with greater ids, likewise."""
     table = t.gpu_reading
     names = {"uuid": "gpu_uuid"} | {name: f"{name}_median" for name in _MEDIANS}
-    columns = [table.c[names.get(name, name)] for name in CardPoint._fields]
+    columns = [table.c[names.get(name, name)] for name in GpuPoint._fields]
     own = _by_id(table.c.gpu_uuid).in_(sorted(uuids))
     query = select(table.c.id, *columns).where(own, table.c.id > after, table.c.at_us <= until_us)
     return [
-        (row[0], CardPoint._make(row[1:]))
+        (row[0], GpuPoint._make(row[1:]))
         for row in connection.execute(query.order_by(table.c.id).limit(limit))
     ]
 
@@ -193,9 +193,9 @@ class Stretch:
         read = partial(servers_after, self.connection, self.target_id, until_us=self.until_us)
         return _paged(read, self.begin.server_reading, self.end.server_reading)
 
-    def cards(self) -> Iterator[CardPoint]:
-        """Readings of all cards."""
-        read = partial(cards_after, self.connection, self.uuids, until_us=self.until_us)
+    def gpus(self) -> Iterator[GpuPoint]:
+        """Readings of all GPUs."""
+        read = partial(gpus_after, self.connection, self.uuids, until_us=self.until_us)
         return _paged(read, self.begin.gpu_reading, self.end.gpu_reading)
 
 
@@ -208,17 +208,16 @@ def _paged(page: Callable[[int], list[tuple[int, P]]], after: int, end: int) -> 
         after = rows[-1][0]
 
 
-def noted_cards(connection: Connection, target_id: int) -> list[str]:
-    """The cards of a target as far as the daemon ever saw them."""
+def noted_gpus(connection: Connection, target_id: int) -> list[str]:
+    """The GPUs of a target as far as the daemon ever saw them."""
     return list(
-        connection.execute(select(t.target.c.cards).where(t.target.c.id == target_id)).scalar()
-        or []
+        connection.execute(select(t.target.c.gpus).where(t.target.c.id == target_id)).scalar() or []
     )
 
 
-def cards_of(connection: Connection, target_id: int) -> list[str]:
-    """The cards of a target: those that the daemon noted, and those that its samples name."""
-    noted = noted_cards(connection, target_id)
+def gpus_of(connection: Connection, target_id: int) -> list[str]:
+    """The GPUs of a target: those that the daemon noted, and those that its samples name."""
+    noted = noted_gpus(connection, target_id)
     named = (
         select(t.sample.c.gpu_uuid)
         .where(t.sample.c.target_id == target_id, t.sample.c.gpu_uuid.is_not(None))

@@ -354,7 +354,7 @@ def readings(connection: Connection, target_id: int, since: datetime) -> Sequenc
 
 
 def gpu_events(connection: Connection, uuids: Collection[str], since: datetime) -> list[GpuEvent]:
-    """Faults that the driver reported for these cards since a moment, oldest first."""
+    """Faults that the driver reported for these GPUs since a moment, oldest first."""
     table = t.gpu_event
     query = select(table).where(table.c.gpu_uuid.in_(sorted(uuids)), table.c.at_us >= to_us(since))
     return [

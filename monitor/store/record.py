@@ -145,7 +145,7 @@ _GPU_COLUMNS = {c.name for c in t.gpu_reading.columns} - {"id", "gpu_uuid", "at_
 def insert_gpu_reading(
     connection: Connection, uuid: str, at: datetime, values: Mapping[str, Any]
 ) -> None:
-    """Store what one card did in one window: least, median and largest, and the counters at its
+    """Store what one GPU did in one window: least, median and largest, and the counters at its
     end.
     """
     chosen = {name: values[name] for name in _GPU_COLUMNS if name in values}

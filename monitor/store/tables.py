@@ -70,7 +70,8 @@ target = Table(
         # what the daemon runs now: {name: seconds between runs, or a cron line}: a reader knows
         # what is overdue
     ),
-    Column("cards", JSON),  # the UUIDs of the cards that serve it, as far as they were ever seen
+    # the UUIDs of the GPUs that serve it, as far as they were ever seen
+    Column("cards", JSON, key="gpus"),
     Column(
         "fingerprint_id", Integer
     ),  # the current one; no foreign key, since that table points back here

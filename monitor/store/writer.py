@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from monitor.errors import Told
+from monitor.errors import UserError
 from monitor.store.database import DatabaseError, reason
 
 T = TypeVar("T")
@@ -103,7 +103,9 @@ class Writer:
                 return
             # the caller's own work failed; it belongs to the caller, not to this thread
             except Exception as error:
-                if not isinstance(error, Told):  # and where no caller waits, it must not vanish
+                if not isinstance(
+                    error, UserError
+                ):  # and where no caller waits, it must not vanish
                     log.exception("a write failed and is lost")
                 future.set_exception(error)
                 return

@@ -11,11 +11,11 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 if not BENCHMARKS.is_dir():
     pytest.skip("an installed package has no benchmarks", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
-import cardtraces  # noqa: E402 - once it is known to be there
 import cooling  # noqa: E402
+import gputraces  # noqa: E402 - once it is known to be there
 from traces import healthy  # noqa: E402
 
-POINTS = cardtraces.chained(cardtraces.spark(None)).points[100:460]  # an hour
+POINTS = gputraces.chained(gputraces.spark(None)).points[100:460]  # an hour
 
 
 def test_with_cooling_as_it_was_the_trace_stays_what_it_was() -> None:
@@ -43,8 +43,8 @@ def test_a_held_clock_costs_what_the_share_of_the_clock_says() -> None:
     assert held.decode_loss[50] == pytest.approx(1.0 - 1.0 / (0.8 + 0.2 * 2509.0 / 799.0), abs=0.02)
 
 
-def test_a_healthy_real_card_raises_nothing_and_the_models_are_armed() -> None:
-    told = healthy(cardtraces.chained(cardtraces.spark(None)))
+def test_a_healthy_real_gpu_raises_nothing_and_the_models_are_armed() -> None:
+    told = healthy(gputraces.chained(gputraces.spark(None)))
     assert told.findings == []
     assert told.clock > told.busy / 2
     assert told.heat > told.busy / 2

@@ -114,7 +114,7 @@ def test_a_service_level_can_be_tried(cli: Command, tmp_path: Path) -> None:
         ("detector.large_drop=0.01", "give large_drop more than small_drop"),
         ("block=5m", "give detector.KEY=VALUE"),
         ("classes.chat.ttft=1", "give it a unit"),
-        ("detector.card_step=0.0001ms", "it must be 1s or longer"),
+        ("detector.gpu_step=0.0001ms", "it must be 1s or longer"),
         ("detector.block=10ms", "it must be 1s or longer"),
         ("detector.learn=99999d", "give remember at least as long as learn"),
         ("detector.remember=99999d", "give remember at most ten years"),
@@ -216,8 +216,8 @@ def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -
     assert ran.json["incidents"][0]["subject"] == "GPU-1"
 
 
-def looks(count: int, *cards: tuple[str, str, float], target: str | None = "") -> str:
-    """A file of readings of cards (target, UUID, share of time throttled for heat), every five
+def looks(count: int, *gpus: tuple[str, str, float], target: str | None = "") -> str:
+    """A file of readings of GPUs (target, UUID, share of time throttled for heat), every five
     seconds.
     """
     head = "kind,at,gpu_uuid,temp_c_median,util_median,throttle_thermal_ns" + (
@@ -226,7 +226,7 @@ def looks(count: int, *cards: tuple[str, str, float], target: str | None = "") -
     rows = []
     for n in range(count):
         at = (START + timedelta(seconds=5 * n)).isoformat()
-        for of, uuid, share in cards:
+        for of, uuid, share in gpus:
             rows.append(
                 f"gpu,{at},{uuid},88,0.99,{int(n * share * 5e9)}"
                 + (f",{of}" if target is not None else "")
@@ -269,7 +269,7 @@ def test_readings_of_a_second_target_are_left_out_and_counted(cli: Command, tmp_
     assert "past.csv has samples only of target local" in named.json["notes"][-1]
 
 
-def test_a_card_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_is_not(
+def test_a_gpu_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_is_not(
     cli: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "past.readings.csv").write_text(
@@ -287,10 +287,10 @@ def test_a_card_that_no_sample_names_is_counted_and_one_that_a_late_sample_names
         "b": 700,
     }
     assert [(i["target"], i["subject"]) for i in ran.json["incidents"]] == [("b", "GPU-b")]
-    assert "700 readings of card GPU-c were left out" in ran.json["notes"][-1]
+    assert "700 readings of GPU GPU-c were left out" in ran.json["notes"][-1]
 
 
-def test_a_card_that_nobody_named_is_watched_and_is_the_one_that_the_readings_name(
+def test_a_gpu_that_nobody_named_is_watched_and_is_the_one_that_the_readings_name(
     cli: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "past.csv"

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Sample
 from monitor.store import detectors, tables
 from monitor.store.times import to_us
@@ -42,7 +42,7 @@ def measured() -> list[Sample]:
 
 @pytest.fixture
 def day(measured: list[Sample], history: History) -> Iterator[History]:
-    """That day as a history, with the looks at the card."""
+    """That day as a history, with the looks at the GPU."""
     history.target("local", measured[0].started_at, {"decode": 120.0})
     history.samples(measured)
     values = {
@@ -73,8 +73,8 @@ def test_what_was_learnt_is_told_with_from_how_much_and_kept(day: History, cli: 
     assert busy["change_pct"] == pytest.approx(-16.7, abs=2.5)
     assert busy["canaries"] > 50
     assert target["clock"]["decode"]["samples"] == 0  # its clock never moved: what others measured
-    [card] = target["cards"]
-    assert (card["uuid"], card["clock_minutes"] > 60) == ("GPU-1", True)
+    [gpu] = target["gpus"]
+    assert (gpu["uuid"], gpu["clock_minutes"] > 60) == ("GPU-1", True)
     kept = day.do(lambda c: detectors.load(c, 1))
     assert kept is not None
     assert kept.version == codec(Detector).version_under(DriftSettings())
@@ -90,7 +90,7 @@ def test_it_is_told_to_people_and_kept_by_nobody_in_a_dry_run(day: History, cli:
         "decode rate alone",
         "beside 4.0 others",
         "1 % of SM clock",
-        "card GPU-1",
+        "GPU GPU-1",
         "(--dry-run)",
     ):
         assert told in ran.out

@@ -68,10 +68,10 @@ class TestDemo:
             "1. Warm reference",
             "2. A batch job arrives",
             "queue_cap",
-            "3. The card heats",
-            "hot: card",
+            "3. The GPU heats",
+            "hot: GPU",
         ]
-        marks += ["decode fell to", "thermal, warning, cause heat", "cooled: card"]
+        marks += ["decode fell to", "thermal, warning, cause heat", "cooled: GPU"]
         marks += [
             "4. The configuration changes",
             "max_model_len 8192 → 4096",
@@ -92,10 +92,10 @@ class TestDemo:
             demo.number(r"decode fell to ([\d.,]+) tokens/s"),
         )
         assert hot < 0.95 * before
-        assert demo.number(r"hot: card (\d+) °C") >= 84
-        assert demo.number(r"hot: card \d+ °C, ([\d,]+) MHz") < 1700
+        assert demo.number(r"hot: GPU (\d+) °C") >= 84
+        assert demo.number(r"hot: GPU \d+ °C, ([\d,]+) MHz") < 1700
         assert demo.number(r"throttled for heat during ([\d.,]+) s") > 1
-        assert demo.number(r"cooled: card \d+ °C, ([\d,]+) MHz") > 1900
+        assert demo.number(r"cooled: GPU \d+ °C, ([\d,]+) MHz") > 1900
 
     def test_the_figures_are_those_of_the_history_that_it_leaves(self, demo: Told) -> None:
         with sqlite3.connect(demo.folder / "history.db") as connection:

@@ -68,7 +68,7 @@ def test_nothing_is_stored(cli: Command, config: Path, tmp_path: Path) -> None:
 def test_it_prints_a_table_with_the_reason_for_what_is_unknown(cli: Command, config: Path) -> None:
     printed = cli("fingerprint").out
     assert "digest" in printed
-    assert "unknown: no card is watched for this target" in printed
+    assert "unknown: no GPU is watched for this target" in printed
 
 
 def test_an_address_alone_is_enough(cli: Command, server: StandIn) -> None:

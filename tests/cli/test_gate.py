@@ -17,7 +17,7 @@ from histories import History, a_sample
 from sqlalchemy import Connection
 from standin import Job, Json, StandIn, Token
 
-from monitor.judge.changes import digest
+from monitor.judge.identity import digest
 from monitor.model import FingerprintField
 from monitor.store import fingerprints, record
 

@@ -16,9 +16,9 @@ import pytest
 from histories import History
 from standin import StandIn
 
-from monitor.judge.changes import digest
-from monitor.measure import identity
-from monitor.measure.dcgm import DcgmSession
+from monitor.judge.identity import digest
+from monitor.measure.gpu.dcgm import DcgmSession
+from monitor.measure.server import identity
 from monitor.model import FingerprintField
 from monitor.store import fingerprints, record
 
@@ -280,7 +280,7 @@ def test_while_a_server_is_still_changing_it_is_not_pinned(
     assert server.state.requests == []
 
 
-def test_what_is_served_is_named_with_its_cards_and_with_what_its_answers_say(
+def test_what_is_served_is_named_with_its_gpus_and_with_what_its_answers_say(
     cli: Command, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = 'gpu="0",UUID="GPU-a",modelName="NVIDIA H100",DCGM_FI_DRIVER_VERSION="580.126.09"'
@@ -293,7 +293,7 @@ def test_what_is_served_is_named_with_its_cards_and_with_what_its_answers_say(
         session.open()
         return session
 
-    monkeypatch.setattr("monitor.daemon.cards.open_page", slow_page)
+    monkeypatch.setattr("monitor.daemon.gpus.open_page", slow_page)
     config.write_text(
         config.read_text().replace("gpus: none", "gpus: {dcgm: http://gpu-1:9400/metrics}")
     )

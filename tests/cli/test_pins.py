@@ -14,7 +14,7 @@ from histories import History
 from sqlalchemy import Connection
 from standin import StandIn
 
-from monitor.judge.changes import digest
+from monitor.judge.identity import digest
 from monitor.model import FingerprintField
 from monitor.store import fingerprints, queries
 

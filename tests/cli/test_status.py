@@ -184,7 +184,7 @@ def test_what_of_detection_works_and_what_still_learns_is_said(
     history.sample(started_at=now())
     assert cli("status", "--db", history.database, "--json").json["targets"][0]["detection"] == []
     armed = (
-        {"what": "throttle time of card GPU-1", "armed": True, "detail": "needs no learning"},
+        {"what": "throttle time of GPU GPU-1", "armed": True, "detail": "needs no learning"},
         {"what": "decode rate", "armed": False, "detail": "3 of 12 h"},
     )
     kept = StoredDetector(
@@ -195,6 +195,6 @@ def test_what_of_detection_works_and_what_still_learns_is_said(
         "detection"
     ] == list(armed)
     told = cli("status", "--db", history.database).out
-    assert "armed: throttle time of card GPU-1" in told
+    assert "armed: throttle time of GPU GPU-1" in told
     assert "not armed: decode rate (3 of 12 h)" in told
     assert "learnt anew since noon" in told

@@ -143,7 +143,7 @@ def test_anything_else_is_no_duration(text: Any) -> None:
         parse_duration(text)
 
 
-def test_cards_of_this_machine_do_not_belong_to_a_server_elsewhere() -> None:
+def test_gpus_of_this_machine_do_not_belong_to_a_server_elsewhere() -> None:
     assert TargetSettings(name="a", url="http://10.0.0.7:8000").watches_gpus == "none"
     assert TargetSettings(name="a", url="http://localhost:8000").watches_gpus == "auto"
     assert TargetSettings(name="a", url="http://10.0.0.7:8000", gpus=["GPU-1"]).watches_gpus == [

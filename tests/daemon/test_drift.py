@@ -20,16 +20,16 @@ from sqlalchemy.exc import OperationalError
 from monitor.alert import incidents, outbox
 from monitor.config.settings import TargetSettings
 from monitor.daemon import drift as drift_module
-from monitor.daemon.cards import TargetCards
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.driftstate import codec
+from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import judge_target
-from monitor.daemon.past import of_history
 from monitor.daemon.watch import TargetWatch
-from monitor.judge.drift.beside import Rules
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Change, Finding, Incident, Kind, Outcome, Pin, Point, ServerPage, Severity
+from monitor.replay.history import of_history
+from monitor.replay.judges import Rules
 from monitor.store import detectors, queries, record, tables
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
@@ -52,7 +52,7 @@ async def opened(history: History) -> AsyncIterator[Opened]:
         )
         drift = DriftWatch("local", DriftSettings(), make)
         watches.append(
-            TargetWatch(settings, [a_probe()], writer, TargetCards(None, "none"), drift=drift)
+            TargetWatch(settings, [a_probe()], writer, TargetGpus(None, "none"), drift=drift)
         )
         await watches[-1].load()
         return watches[-1]
@@ -446,7 +446,7 @@ async def test_slower_since_a_change_whose_incident_is_closed_opens_one_of_its_o
 
 
 def a_minute(connection: Connection, minute: int, chance: random.Random) -> None:
-    """One reading, one look at a card, and one canary, which is slower from the 140th minute on."""
+    """One reading, one look at a GPU, and one canary, which is slower from the 140th minute on."""
     at, rate = (
         NOON + minute * MINUTE,
         90.0 * (0.85 if minute > 140 else 1.0) * chance.gauss(1, 0.004),
@@ -460,13 +460,13 @@ def a_minute(connection: Connection, minute: int, chance: random.Random) -> None
         generation_tokens=6000.0 * minute,
     )
     record.insert_server_reading(connection, 1, page, None)
-    card = {
+    gpu = {
         "count": 12,
         "temp_c_median": chance.gauss(60, 1),
         "sm_clock_mhz_median": 1980.0,
         "util_median": 0.9,
     }
-    record.insert_gpu_reading(connection, "GPU-1", at, {**card, "power_w_median": 400.0})
+    record.insert_gpu_reading(connection, "GPU-1", at, {**gpu, "power_w_median": 400.0})
     known = {
         "running": 0.0,
         "waiting": 0.0,

@@ -14,8 +14,8 @@ from histories import a_probe
 
 from monitor.daemon import guard
 from monitor.daemon.guard import TooLongError, judged_in_time, only_logged, within
-from monitor.errors import Told
-from monitor.measure.answer import Answer
+from monitor.errors import UserError
+from monitor.measure.stream.answer import Answer
 from monitor.model import Expectation, Outcome, Verdict
 
 
@@ -68,7 +68,7 @@ def test_what_fails_inside_is_logged_with_its_place_and_goes_no_further(
     assert record.exc_info is not None
 
 
-@pytest.mark.parametrize("error", [Told("the database is away"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [UserError("the database is away"), KeyboardInterrupt()])
 def test_what_is_expected_or_meant_to_end_us_passes(error: Any) -> None:
     with pytest.raises(type(error)), only_logged("lost"):
         raise error

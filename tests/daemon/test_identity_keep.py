@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from monitor.alert import incidents
 from monitor.daemon.identity import Rounds, keep
-from monitor.judge.changes import ROLLED_BACK
+from monitor.judge.identity import ROLLED_BACK
 from monitor.model import (
     DERIVED_FIELDS,
     DIGEST_FIELDS,
@@ -111,7 +111,7 @@ def test_after_the_start_a_fleet_is_not_read_in_one_burst() -> None:
     assert max(read_in(Rounds(FLEET, 180.0), range(721))[1:]) == 1
 
 
-def test_cards_that_are_other_ones_are_a_reason_to_read_at_once() -> None:
+def test_gpus_that_are_other_ones_are_a_reason_to_read_at_once() -> None:
     rounds = Rounds(["local"], 180.0)
     asked = [
         (0.0, "580"),

@@ -12,11 +12,11 @@ from sqlalchemy import Connection
 
 from monitor.alert import outbox
 from monitor.config.settings import TargetSettings
-from monitor.daemon.cards import TargetCards
+from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import close_departed, contacts_of, judge_target
 from monitor.daemon.watch import TargetWatch
-from monitor.judge.changes import digest
-from monitor.judge.gate import pin_for
+from monitor.judge.identity import digest
+from monitor.judge.quality.gate import pin_for
 from monitor.model import (
     FingerprintField,
     Kind,
@@ -41,7 +41,7 @@ async def watch(history: History) -> AsyncIterator[TargetWatch]:
     settings = TargetSettings.model_validate(
         {"name": "local", "url": "http://127.0.0.1:9", "gpus": "none"}
     )
-    made = TargetWatch(settings, [a_probe()], writer, TargetCards(None, "none"))
+    made = TargetWatch(settings, [a_probe()], writer, TargetGpus(None, "none"))
     await made.load()
     yield made
     await made.close()
@@ -256,7 +256,7 @@ async def test_a_probe_by_a_cron_line_is_silent_after_three_of_its_own_runs(
         {"name": "local", "url": "http://127.0.0.1:9", "gpus": "none"}
     )
     often = TargetWatch(
-        settings, [a_probe(every_s=None, cron="*/5 * * * *")], writer, TargetCards(None, "none")
+        settings, [a_probe(every_s=None, cron="*/5 * * * *")], writer, TargetGpus(None, "none")
     )
     await often.load()
     history.sample(started_at=NOON)
@@ -283,7 +283,7 @@ async def watching(history: History) -> AsyncIterator[Watching]:
     made: list[TargetWatch] = []
 
     async def start(*probes: Probe) -> TargetWatch:
-        watch = TargetWatch(settings, probes, writer, TargetCards(None, "none"))
+        watch = TargetWatch(settings, probes, writer, TargetGpus(None, "none"))
         await watch.load()
         made.append(watch)
         return watch

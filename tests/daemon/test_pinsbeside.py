@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.daemon.pinsbeside import NumberedPins, pins_beside
 from monitor.model import CanaryPoint, Pin, PinnedOutput
-from monitor.store.csvpoints import TARGET
+from monitor.replay.csv.points import TARGET
+from monitor.replay.sidecar_pins import NumberedPins, pins_beside
 from monitor.store.pinfile import PinFileError, to_yaml
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)

@@ -282,7 +282,7 @@ def test_a_changed_driver_is_told_once_and_names_it(
     assert len(receiver.opened("config_change")) == 1
     wait_for(
         lambda: rows(tmp_path, "SELECT id FROM samples WHERE gpu_temp_c = 61"),
-        "samples carry the card's temperature",
+        "samples carry the GPU's temperature",
     )
 
 
@@ -413,8 +413,8 @@ def test_drift_is_found_once_through_a_kill_and_a_restart_and_resolved_after_it(
     started: Started, child_standin: ChildStandIn, receiver: Receiver, tmp_path: Path
 ) -> None:
     quick = {
-        "monitor.judge.drift.levels.TOGETHER_US": 100_000,
-        "monitor.judge.drift.levels.LEAST_SPAN_US": 1_000_000,
+        "monitor.judge.drift.speed.levels.TOGETHER_US": 100_000,
+        "monitor.judge.drift.speed.levels.LEAST_SPAN_US": 1_000_000,
     }
     daemon = started(rest="classes:\n  chat:\n    max_wait: 20s\n    ttft: 400ms\n", **quick)
     wait_for(lambda: good(tmp_path, 5), "good samples")

@@ -10,7 +10,7 @@ from monitor.config import ConfigError
 from monitor.config.detector import DetectorSettings
 from monitor.config.settings import ClassSettings, Settings
 from monitor.daemon.tuning import DURATIONS, check_classes, drift_settings, thresholds, tried
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.settings import DriftSettings
 
 
 def test_the_defaults_of_the_file_are_those_of_the_judges_and_every_threshold_can_be_set() -> None:
@@ -84,7 +84,7 @@ def test_a_level_is_only_tried_on_a_class_that_is_configured_or_measured() -> No
     "given",
     [
         {"block": "10ms"},
-        {"card_step": "0.0001ms"},
+        {"gpu_step": "0.0001ms"},
         {"remember": "99999d"},
         {"block": "9" * 400 + "d"},
     ],

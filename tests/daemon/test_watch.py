@@ -17,10 +17,10 @@ from histories import History, a_probe
 from standin import StandIn
 
 from monitor.config.settings import TargetSettings
-from monitor.daemon.cards import TargetCards
+from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.judge import phase
-from monitor.judge.pinned import PinJudgement
+from monitor.judge.quality.pinned import PinJudgement
 from monitor.model import Expectation, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Verdict
 from monitor.store import queries
 from monitor.store.database import open_writer
@@ -53,7 +53,7 @@ async def opened(quick: StandIn, history: History) -> AsyncIterator[Opened]:
         target = TargetSettings.model_validate(
             {"name": "local", "url": quick.url, "gpus": "none", **settings}
         )
-        watch = TargetWatch(target, probes or (PLAIN, LOGPROBS), writer, TargetCards(None, "none"))
+        watch = TargetWatch(target, probes or (PLAIN, LOGPROBS), writer, TargetGpus(None, "none"))
         await watch.load()
         watches.append(watch)
         return watch
@@ -479,7 +479,7 @@ async def test_a_megabyte_in_a_field_is_a_short_and_printable_detail(
         ("monitor.measure.canary.stream", "malformed"),
         ("monitor.daemon.serverstate.judge_start", "ok"),
         ("monitor.daemon.server.models", "ok"),
-        ("monitor.measure.scrape.looks_like_metrics", "ok"),
+        ("monitor.measure.server.metrics_page.looks_like_metrics", "ok"),
     ],
 )
 async def test_a_fault_of_ours_that_an_answer_brings_out_costs_one_answer_at_most(

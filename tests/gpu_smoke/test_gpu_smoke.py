@@ -1,4 +1,4 @@
-"""A real card, through its real driver, in under four minutes: make test-gpu. Skipped with the
+"""A real GPU, through its real driver, in under four minutes: make test-gpu. Skipped with the
 reason where there is none.
 """
 
@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from monitor.judge.cards import FATAL_XIDS, judge_cards
-from monitor.measure.cardsession import CardsUnavailableError
-from monitor.measure.gpu import LABELS, GpuWatch
-from monitor.measure.nvml import Nvml
-from monitor.model import CardsView, GpuReading
+from monitor.judge.gpu_faults import FATAL_XIDS, judge_gpus
+from monitor.measure.gpu.nvml import Nvml
+from monitor.measure.gpu.session import GpusUnavailableError
+from monitor.measure.gpu.watch import LABELS, GpuWatch
+from monitor.model import GpuReading, GpusView
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
 WATCHED_S = 20
 COUNTERS = ("energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns")
-#: What no working card is outside of, in our units: a unit that is wrong by a thousand is outside
+#: What no working GPU is outside of, in our units: a unit that is wrong by a thousand is outside
 #: of it.
 PLAUSIBLE = {
     "temp_c": (-10, 120),
@@ -54,7 +54,7 @@ def session() -> Iterator[Nvml]:
     session = Nvml()
     try:
         session.open()
-    except CardsUnavailableError as error:
+    except GpusUnavailableError as error:
         pytest.skip(f"no GPU to test on: {error.reason}")
     yield session
     session.close()
@@ -70,9 +70,9 @@ def shown(reading: GpuReading) -> str:
     )
 
 
-def test_every_value_that_a_card_offers_is_plausible_in_our_units(session: Nvml) -> None:
+def test_every_value_that_a_gpu_offers_is_plausible_in_our_units(session: Nvml) -> None:
     for uuid in session.uuids:
-        assert uuid.startswith("GPU-"), "a card is known by the UUID of the whole card"
+        assert uuid.startswith("GPU-"), "a GPU is known by the UUID of the whole GPU"
         reading = look(session, uuid)
         print(f"\n{reading.name}: {shown(reading)}")
         values = {name: getattr(reading, name) for name in PLAUSIBLE}
@@ -83,7 +83,7 @@ def test_every_value_that_a_card_offers_is_plausible_in_our_units(session: Nvml)
         }
         assert outside == {}
         assert sum(value is not None for value in values.values()) >= 3, (
-            "this card answers next to nothing"
+            "this GPU answers next to nothing"
         )
 
 
@@ -105,7 +105,7 @@ def test_counters_never_run_backwards_nor_faster_than_the_clock(session: Nvml) -
             seen.append(look(session, uuid))
         reported = session.events(datetime.now(UTC))
         assert [event for event in reported if event.xid in FATAL_XIDS] == [], (
-            "the card failed while it was tested"
+            "the GPU failed while it was tested"
         )
         time.sleep(1.0)
     for seen in readings.values():
@@ -142,15 +142,15 @@ def test_the_identity_has_the_versions_and_the_limits(session: Nvml) -> None:
     print(f"\n{identity}")
     assert re.fullmatch(r"\d{3}\.\d+(\.\d+)*", identity.driver_version or "")
     assert re.fullmatch(r"\d{2}\.\d", identity.cuda_driver_version or "")
-    assert {card.uuid for card in identity.cards} == set(session.uuids)
-    for card in identity.cards:
-        assert card.name
-        assert card.max_sm_clock_mhz is None or 300 < card.max_sm_clock_mhz < 5000
-        assert card.vram_total_mib is None or 500 < card.vram_total_mib < 1_000_000
-        assert card.power_limit_w is None or 5 < card.power_limit_w < 2500
+    assert {gpu.uuid for gpu in identity.gpus} == set(session.uuids)
+    for gpu in identity.gpus:
+        assert gpu.name
+        assert gpu.max_sm_clock_mhz is None or 300 < gpu.max_sm_clock_mhz < 5000
+        assert gpu.vram_total_mib is None or 500 < gpu.vram_total_mib < 1_000_000
+        assert gpu.power_limit_w is None or 5 < gpu.power_limit_w < 2500
 
 
-def test_the_faults_of_a_card_can_be_registered_for(session: Nvml) -> None:
+def test_the_faults_of_a_gpu_can_be_registered_for(session: Nvml) -> None:
     for uuid in session.uuids:
         print(f"\nXID events: {session.support(uuid)['events']}")
     began = time.monotonic()
@@ -158,7 +158,7 @@ def test_the_faults_of_a_card_can_be_registered_for(session: Nvml) -> None:
     assert time.monotonic() - began < 0.1, "asking for events waits"
 
 
-async def test_a_watch_sees_the_cards_and_gives_a_reading_after_a_moment_within_half_a_second(
+async def test_a_watch_sees_the_gpus_and_gives_a_reading_after_a_moment_within_half_a_second(
     session: Nvml,
 ) -> None:
     watch = GpuWatch("auto")
@@ -176,8 +176,8 @@ async def test_a_watch_sees_the_cards_and_gives_a_reading_after_a_moment_within_
             assert set(found) == set(session.uuids), f"no reading within {took_ms:.0f} ms"
             assert all(reading.monotonic_ns > asked for reading in found.values())
             await asyncio.sleep(0.3)
-        seen = CardsView(watch.known(), watch.answering(), watch.state().troubles)
-        assert judge_cards("local", seen, [], [], datetime.now(UTC)) == []
+        seen = GpusView(watch.known(), watch.answering(), watch.state().troubles)
+        assert judge_gpus("local", seen, [], [], datetime.now(UTC)) == []
     finally:
         watch.stop()
 
@@ -192,6 +192,6 @@ def test_the_report_is_written_and_tells_nobody_whose_machine_it_is(
     print(f"\n{text}")
     report = json.loads(text)
     assert report["error"] is None
-    assert len(report["cards"]) == len(session.uuids)
+    assert len(report["gpus"]) == len(session.uuids)
     assert all(uuid not in text and uuid.removeprefix("GPU-") not in text for uuid in session.uuids)
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)

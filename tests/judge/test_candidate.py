@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from histories import a_probe, a_sample
 
-from monitor.judge.candidate import (
+from monitor.judge.quality.candidate import (
     Conclusion,
     ProbeResult,
     Round,
@@ -15,9 +15,9 @@ from monitor.judge.candidate import (
     failing_together,
     judge_candidate,
 )
-from monitor.judge.candidatespeed import Decoding
-from monitor.judge.pinned import PinJudgement
-from monitor.judge.shift import ShiftResult, judge_shift
+from monitor.judge.quality.candidate_speed import Decoding
+from monitor.judge.quality.pinned import PinJudgement
+from monitor.judge.quality.shift import ShiftResult, judge_shift
 from monitor.model import Outcome, Phase, Sample, Verdict
 
 PASS, FAIL, TIE, UNKNOWN = (

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from histories import a_probe, a_sample
 
-from monitor.judge.candidatespeed import (
+from monitor.judge.quality.candidate_speed import (
     Decoding,
     is_later,
     is_slower,

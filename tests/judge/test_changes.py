@@ -12,7 +12,7 @@ from histories import a_probe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.judge.changes import (
+from monitor.judge.identity import (
     compare,
     config_change,
     config_change_over,

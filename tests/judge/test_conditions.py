@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.judge.conditions import complaint, json_in
+from monitor.judge.quality.conditions import complaint, json_in
 from monitor.model import Expectation
 
 INVOICE = '{"invoice": 1043, "vendor": "Acme", "amount": 250.0, "lines": [{"sku": "A1"}]}'

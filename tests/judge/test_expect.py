@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.judge.expect import Judgement, judge_answer
+from monitor.judge.quality.expect import Judgement, judge_answer
 from monitor.model import Expectation, Outcome, Probe, Verdict
 
 PARIS, FRANCE = Expectation(contains="Paris"), Expectation(contains="France")

@@ -7,7 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitor.judge.liveness import judge_hung, judge_no_samples, judge_server_down, judge_unmeasured
+from monitor.judge.availability import (
+    judge_hung,
+    judge_no_samples,
+    judge_server_down,
+    judge_unmeasured,
+)
 from monitor.model import Cause, Contact, Kind, Outcome, Phase, Sample, Severity
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.judge.numbers import last_number
+from monitor.judge.quality.numbers import last_number
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.judge.answers import LastAnswers
-from monitor.judge.gate import (
+from monitor.judge.quality.answers import LastAnswers
+from monitor.judge.quality.gate import (
     again,
     judge_gate,
     judge_model_shift,
@@ -21,9 +21,9 @@ from monitor.judge.gate import (
     was_alone,
     with_second_runs,
 )
-from monitor.judge.pinned import judge_pinned
-from monitor.judge.pinning import expiry, noise_of, outputs_of
-from monitor.judge.shift import binomial_tail, judge_shift
+from monitor.judge.quality.pinned import judge_pinned
+from monitor.judge.quality.pinning import expiry, noise_of, outputs_of
+from monitor.judge.quality.shift import binomial_tail, judge_shift
 from monitor.model import (
     Finding,
     Kind,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monitor.judge.gate import judge_gate
+from monitor.judge.quality.gate import judge_gate
 from monitor.model import (
     Expectation,
     ObservedAnswer,

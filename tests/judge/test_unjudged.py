@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from histories import NOON, a_probe, a_sample
 
-from monitor.judge.liveness import judge_unmeasured
-from monitor.judge.unjudged import judge_unjudged
+from monitor.judge.availability import judge_unmeasured
+from monitor.judge.quality.unjudged import judge_unjudged
 from monitor.model import Finding, Kind, Outcome, Probe, Sample, Severity, Verdict
 
 PINNED, PLAIN = a_probe(pinned=True), a_probe()

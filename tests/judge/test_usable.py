@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from histories import a_sample
 
-from monitor.judge.refusals import REFUSALS, is_refusal
-from monitor.judge.usable import Usable, refusal_phrases, usable
+from monitor.judge.quality.refusals import REFUSALS, is_refusal
+from monitor.judge.quality.usable import Usable, refusal_phrases, usable
 from monitor.model import Expectation, Outcome, Phase, Sample, Verdict
 
 KEY = ("local", "chat", "warm")

@@ -12,8 +12,8 @@ import pynvml
 import pytest
 from nvml import StartWatch, StubNvml, build
 
-from monitor.measure.gpu import GpuWatch
-from monitor.measure.gpustate import Timing
+from monitor.measure.gpu.state import Timing
+from monitor.measure.gpu.watch import GpuWatch
 
 QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=0.02)
 

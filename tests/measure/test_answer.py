@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from monitor.measure.answer import (
+from monitor.measure.stream.answer import (
     LONGEST_ANSWER,
     Answer,
     AnswerReader,

@@ -15,8 +15,8 @@ import pytest
 from standin import StandIn
 
 from monitor.config.values import Secret
-from monitor.measure import api
-from monitor.measure.stream import client
+from monitor.measure.server import api
+from monitor.measure.stream.client import client
 from monitor.model import Probe
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-0.32.0"
@@ -52,11 +52,11 @@ async def test_version_and_models_are_read(standin: StandIn, http: httpx.AsyncCl
     standin.state.extra_models = [{"id": "lora-a", "root": "adapters/a", "parent": "tiny-canary"}]
     assert await api.version(http) == "0.32.0"
     base, lora = await api.models(http)
-    assert base == api.ModelCard("tiny-canary", "models/tiny-canary", None, 4096)
+    assert base == api.ServedModel("tiny-canary", "models/tiny-canary", None, 4096)
     assert (base.is_base, lora.is_base) == (True, False)
 
 
-async def test_the_cards_of_two_calls_are_equal_though_the_server_dates_each_anew() -> None:
+async def test_the_gpus_of_two_calls_are_equal_though_the_server_dates_each_anew() -> None:
     first = json.loads((CAPTURES / "v1_models.json").read_text())
     second = json.loads(json.dumps(first))
     second["data"][0]["created"] += 5
@@ -98,9 +98,9 @@ async def test_a_version_that_is_not_told_is_unknown() -> None:
         assert await api.version(http) is None
 
 
-async def test_a_card_without_length_or_root_leaves_them_unknown() -> None:
+async def test_a_gpu_without_length_or_root_leaves_them_unknown() -> None:
     async with answering({"data": [{"id": "m"}, {"no": "id"}, "text"]}) as http:
-        assert await api.models(http) == (api.ModelCard("m", None, None, None),)
+        assert await api.models(http) == (api.ServedModel("m", None, None, None),)
 
 
 async def test_a_missing_key_is_told_with_its_mend_and_as_the_users_to_mend(
@@ -225,13 +225,13 @@ async def test_a_count_that_is_none_is_refused(count: Any) -> None:
 
 
 async def test_names_of_models_are_texts_that_can_be_kept() -> None:
-    cards = [
+    gpus = [
         {"id": {"a": 1}},
         {"id": None},
         {"id": "m\ud83d\x00", "root": ["x"], "max_model_len": 10**400},
     ]
-    async with answering({"data": cards}) as http:
-        assert await api.models(http) == (api.ModelCard("m\ufffd\ufffd", None, None, None),)
+    async with answering({"data": gpus}) as http:
+        assert await api.models(http) == (api.ServedModel("m\ufffd\ufffd", None, None, None),)
 
 
 async def test_a_servers_own_words_are_told_short_and_printable() -> None:
@@ -240,11 +240,11 @@ async def test_a_servers_own_words_are_told_short_and_printable() -> None:
             await api.version(http)
     assert str(told.value).isprintable()
     assert len(str(told.value)) < 400
-    cards = tuple(
-        api.ModelCard(f"\x1b[2J{n}" + "x" * 1000, str(n), None, None) for n in range(1000)
+    gpus = tuple(
+        api.ServedModel(f"\x1b[2J{n}" + "x" * 1000, str(n), None, None) for n in range(1000)
     )
     with pytest.raises(api.SeveralModelsError) as several:
-        api.the_one_model("http://server", cards)
+        api.the_one_model("http://server", gpus)
     assert str(several.value).isprintable()
     assert len(str(several.value)) < 2000
 

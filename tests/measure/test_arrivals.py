@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.measure import arrivals, dial
-from monitor.measure.arrivals import (
+from monitor.measure.stream import arrivals
+from monitor.measure.stream import tcp as dial
+from monitor.measure.stream.arrivals import (
     ARRIVED,
     CLOCKS_APART_NS,
     FIRST_WRITE,

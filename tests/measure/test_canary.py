@@ -15,10 +15,10 @@ import httpx
 import pytest
 from standin import StandIn
 
-from monitor.measure import patience
 from monitor.measure.canary import Canary, Measurement
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import client
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream import patience
+from monitor.measure.stream.client import client
 from monitor.model import Expectation, GpuReading, Marks, Outcome, Phase, Probe, ServerPage
 
 SKY = Probe(
@@ -442,8 +442,8 @@ async def test_a_page_that_lags_behind_the_answer_is_read_once_more(canary: Cana
     assert (sample.server_timing, sample.other_generation_tokens) == ("metrics", 0.0)
 
 
-class Cards:
-    """One card that gets warmer by five degrees."""
+class Gpus:
+    """One GPU that gets warmer by five degrees."""
 
     def before(self, monotonic_ns: int) -> dict[str, GpuReading]:
         at = datetime.now(UTC)
@@ -458,8 +458,8 @@ class Cards:
         }
 
 
-async def test_the_card_of_the_same_moment_is_in_the_sample(canary: Canary) -> None:
-    canary.cards = Cards()
+async def test_the_gpu_of_the_same_moment_is_in_the_sample(canary: Canary) -> None:
+    canary.gpus = Gpus()
     sample = (await measured(canary)).sample
     assert (sample.gpu_uuid, sample.gpu_temp_c, sample.energy_j, sample.power_w) == (
         "GPU-a",
@@ -469,7 +469,7 @@ async def test_the_card_of_the_same_moment_is_in_the_sample(canary: Canary) -> N
     )
 
 
-async def test_without_a_watched_card_its_figures_are_unknown(canary: Canary) -> None:
+async def test_without_a_watched_gpu_its_figures_are_unknown(canary: Canary) -> None:
     sample = (await measured(canary)).sample
     assert (sample.gpu_uuid, sample.gpu_temp_c, sample.energy_j) == (None, None, None)
 

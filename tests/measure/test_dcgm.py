@@ -1,4 +1,4 @@
-"""Cards of another machine, through a DCGM exporter's page."""
+"""GPUs of another machine, through a DCGM exporter's page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from monitor.measure.cardsession import CardLostError, CardsUnavailableError
-from monitor.measure.dcgm import DcgmSession, missing_proof, parse_dcgm
+from monitor.measure.gpu.dcgm import DcgmSession, missing_proof, parse_dcgm
+from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 from monitor.model import GpuReading
 
 AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -59,13 +59,13 @@ class Exporter:
 
 
 def test_the_classic_names_come_in_our_units() -> None:
-    card = parse_dcgm(page(**CLASSIC))["GPU-a"]
-    assert card.values["sm_clock_mhz"] == 1830
-    assert card.values["util"] == 0.97
-    assert card.values["energy_j"] == 123_456
-    assert card.values["event_reasons"] == 0x20
-    assert card.values["throttle_thermal_ns"] == 5_000_000_000
-    assert (card.name, card.driver_version) == ("NVIDIA H100 80GB HBM3", "580.126.09")
+    gpu = parse_dcgm(page(**CLASSIC))["GPU-a"]
+    assert gpu.values["sm_clock_mhz"] == 1830
+    assert gpu.values["util"] == 0.97
+    assert gpu.values["energy_j"] == 123_456
+    assert gpu.values["event_reasons"] == 0x20
+    assert gpu.values["throttle_thermal_ns"] == 5_000_000_000
+    assert (gpu.name, gpu.driver_version) == ("NVIDIA H100 80GB HBM3", "580.126.09")
 
 
 def test_the_new_names_with_their_new_units_come_in_our_units_too() -> None:
@@ -82,7 +82,7 @@ def test_the_new_names_with_their_new_units_come_in_our_units_too() -> None:
     assert values["throttle_thermal_ns"] == 5_000_000_000
 
 
-def test_what_a_card_does_not_offer_is_unknown_and_not_dcgms_huge_number() -> None:
+def test_what_a_gpu_does_not_offer_is_unknown_and_not_dcgms_huge_number() -> None:
     text = page(
         DCGM_FI_DEV_GPU_TEMP=54,
         DCGM_FI_DEV_MEMORY_TEMP=0x7FFFFFF0,
@@ -108,20 +108,20 @@ def test_a_page_that_has_not_moved_on_is_the_same_look_with_its_age() -> None:
 
 
 def test_an_exporter_that_does_not_answer_is_said_with_its_address() -> None:
-    with pytest.raises(CardsUnavailableError, match=r"http://gpu-1:9400/metrics answers HTTP 503"):
+    with pytest.raises(GpusUnavailableError, match=r"http://gpu-1:9400/metrics answers HTTP 503"):
         Exporter("", status=503).session.open()
 
 
-def test_a_login_page_is_no_reading_of_a_card() -> None:
-    with pytest.raises(CardsUnavailableError, match="cannot be read"):
+def test_a_login_page_is_no_reading_of_a_gpu() -> None:
+    with pytest.raises(GpusUnavailableError, match="cannot be read"):
         Exporter("<html>log in</html>").session.open()
 
 
-def test_a_card_that_vanished_from_the_page_is_lost() -> None:
+def test_a_gpu_that_vanished_from_the_page_is_lost() -> None:
     exporter = Exporter(page(**CLASSIC))
     exporter.session.open()
     exporter.text = page(**CLASSIC).replace("GPU-a", "GPU-b")
-    with pytest.raises(CardLostError, match="does not show this card any more"):
+    with pytest.raises(GpuLostError, match="does not show this GPU any more"):
         exporter.read(10)
 
 
@@ -138,7 +138,7 @@ def test_an_exporter_with_its_default_counters_is_told_what_to_enable_to_prove_h
     assert missing_proof(whole.read(10)) is None
 
 
-def test_instances_of_a_divided_card_do_not_become_cards_of_their_own() -> None:
+def test_instances_of_a_divided_gpu_do_not_become_gpus_of_their_own() -> None:
     parts = "\n".join(
         f'DCGM_FI_DEV_GPU_TEMP{{{LABELS},GPU_I_ID="{i}",GPU_I_PROFILE="1g.10gb"}} 54'
         for i in (1, 2)

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monitor.measure import sse
-from monitor.measure.answer import Answer, AnswerReader
-from monitor.measure.sse import EventReader, EventTooLargeError
+from monitor.measure.stream import sse
+from monitor.measure.stream.answer import Answer, AnswerReader
+from monitor.measure.stream.sse import EventReader, EventTooLargeError
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-0.32.0"
 STREAMS = {path.name: path.read_bytes() for path in sorted(CAPTURES.glob("*.sse"))}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from monitor.measure.answer import Answer
 from monitor.measure.figures import decode_tok_s, delta, itl_figures, load_figures, server_timing
+from monitor.measure.stream.answer import Answer
 from monitor.model import Outcome, ServerPage
 
 MS = 1_000_000

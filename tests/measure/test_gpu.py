@@ -1,4 +1,4 @@
-"""GpuWatch, its thread and all, against the stub library; and the arithmetic of a sample's card."""
+"""GpuWatch, its thread and all, against the stub library; and the arithmetic of a sample's GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvml import CARD_A, CARD_B, StartWatch, StubNvml, card
+from nvml import GPU_A, GPU_B, StartWatch, StubNvml, gpu
 
-from monitor.measure.cardfigures import GpuWindow, sample_fields, summarise
-from monitor.measure.cardsession import CardsUnavailableError
-from monitor.measure.gpu import GpuWatch
-from monitor.measure.gpustate import Timing
-from monitor.measure.nvml import Nvml
+from monitor.measure.gpu.figures import GpuWindow, sample_fields, summarise
+from monitor.measure.gpu.nvml import Nvml
+from monitor.measure.gpu.session import GpusUnavailableError
+from monitor.measure.gpu.state import Timing
+from monitor.measure.gpu.watch import GpuWatch
 from monitor.model import GpuReading, Sample
 
 QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=0.02)
@@ -57,25 +57,25 @@ def latest(watch: GpuWatch) -> dict[str, GpuReading]:
 # ---- seeing ----
 
 
-async def test_every_card_is_read(nvml: StubNvml, start_watch: StartWatch) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu1.temp": 75})
+async def test_every_gpu_is_read(nvml: StubNvml, start_watch: StartWatch) -> None:
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu1.temp": 75})
     watch = start_watch()
     await well(watch)
     assert {uuid: reading.temp_c for uuid, reading in latest(watch).items()} == {
-        CARD_A: 61.0,
-        CARD_B: 75.0,
+        GPU_A: 61.0,
+        GPU_B: 75.0,
     }
     assert watch.state().reason is None
 
 
-async def test_only_the_chosen_cards_are_read(nvml: StubNvml, start_watch: StartWatch) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
-    watch = start_watch([CARD_B])
+async def test_only_the_chosen_gpus_are_read(nvml: StubNvml, start_watch: StartWatch) -> None:
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
+    watch = start_watch([GPU_B])
     await well(watch)
-    assert set(latest(watch)) == {CARD_B}
+    assert set(latest(watch)) == {GPU_B}
     identity = watch.identity()
     assert identity is not None
-    assert [found.uuid for found in identity.cards] == [CARD_B]
+    assert [found.uuid for found in identity.gpus] == [GPU_B]
 
 
 async def test_a_watch_that_is_not_wanted_touches_no_library(
@@ -95,8 +95,8 @@ async def test_before_gives_the_last_reading_of_that_moment(
     await well(watch)
     moment = time.monotonic_ns()
     nvml.set({"gpu0.temp": 80})
-    await until(lambda: latest(watch)[CARD_A].temp_c == 80.0)
-    reading = watch.before(moment)[CARD_A]
+    await until(lambda: latest(watch)[GPU_A].temp_c == 80.0)
+    reading = watch.before(moment)[GPU_A]
     assert reading.temp_c == 61.0
     assert 0 <= moment - reading.monotonic_ns < SECOND
     assert watch.before(moment - 60 * SECOND) == {}
@@ -118,9 +118,9 @@ async def test_after_asks_for_a_reading_at_once_and_does_not_wait_for_the_next_t
     watch = start_watch(interval_s=30)
     await well(watch)
     asked = time.monotonic_ns()
-    reading = (await watch.after(asked, timeout_s=5))[CARD_A]
+    reading = (await watch.after(asked, timeout_s=5))[GPU_A]
     assert asked < reading.monotonic_ns <= time.monotonic_ns()
-    assert await watch.after(asked) == {CARD_A: reading}
+    assert await watch.after(asked) == {GPU_A: reading}
 
 
 # ---- not seeing ----
@@ -188,65 +188,65 @@ async def test_a_library_that_vanishes_after_it_worked_is_blind_and_not_absent(
     assert watch.state().status == "blind"
 
 
-async def test_a_lost_card_is_blind_then_found_by_its_uuid_at_another_index(
+async def test_a_lost_gpu_is_blind_then_found_by_its_uuid_at_another_index(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
     watch = start_watch()
     await well(watch)
     nvml.set({"gpu0.lost": 1})
     await blind(watch)
-    assert CARD_A in (watch.state().reason or "")
+    assert GPU_A in (watch.state().reason or "")
     assert "Xid" in (watch.state().reason or "")
     lost_at = time.monotonic_ns()
-    await until(lambda: latest(watch)[CARD_B].monotonic_ns > lost_at)  # the other card is read on
-    assert set(await watch.after(lost_at, timeout_s=0.1)) == {CARD_B}
+    await until(lambda: latest(watch)[GPU_B].monotonic_ns > lost_at)  # the other GPU is read on
+    assert set(await watch.after(lost_at, timeout_s=0.1)) == {GPU_B}
 
     nvml.drop("gpu")
-    nvml.set(card(0, CARD_B), card(1, CARD_A), {"gpu1.temp": 33})
+    nvml.set(gpu(0, GPU_B), gpu(1, GPU_A), {"gpu1.temp": 33})
     await well(watch)
-    assert latest(watch)[CARD_A].temp_c == 33.0
+    assert latest(watch)[GPU_A].temp_c == 33.0
 
 
-async def test_a_card_that_vanished_from_the_list_is_blind(
+async def test_a_gpu_that_vanished_from_the_list_is_blind(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
     watch = start_watch()
     await well(watch)
     nvml.set({"device_count": 1})
     await blind(watch)
-    assert CARD_B in (watch.state().reason or "")
+    assert GPU_B in (watch.state().reason or "")
 
 
-async def test_a_card_of_which_nothing_can_be_read_is_blind_and_not_well(
+async def test_a_gpu_of_which_nothing_can_be_read_is_blind_and_not_well(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
     nvml.drop("gpu0.")
-    nvml.set({"gpu0.uuid": CARD_A})
+    nvml.set({"gpu0.uuid": GPU_A})
     watch = start_watch()
     await blind(watch)
     assert "answers no question" in (watch.state().reason or "")
     assert latest(watch) == {}
 
 
-async def test_a_card_that_is_lost_before_the_watch_begins_is_blind(
+async def test_a_gpu_that_is_lost_before_the_watch_begins_is_blind(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu0.lost": 1})
     watch = start_watch()
     await blind(watch)
-    assert "card 0: the driver has lost the card" in (watch.state().reason or "")
-    assert set(latest(watch)) == {CARD_B}
+    assert "GPU 0: the driver has lost the GPU" in (watch.state().reason or "")
+    assert set(latest(watch)) == {GPU_B}
 
 
-async def test_a_chosen_card_that_is_not_there_is_blind(
+async def test_a_chosen_gpu_that_is_not_there_is_blind(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    watch = start_watch([CARD_A, CARD_B])
+    watch = start_watch([GPU_A, GPU_B])
     await blind(watch)
-    assert f"{CARD_B}: the driver does not list this card" in (watch.state().reason or "")
-    assert set(latest(watch)) == {CARD_A}
+    assert f"{GPU_B}: the driver does not list this GPU" in (watch.state().reason or "")
+    assert set(latest(watch)) == {GPU_A}
 
 
 async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind(
@@ -270,8 +270,8 @@ async def test_a_call_that_hangs_leaves_the_loop_alive_and_the_state_turns_blind
 
 LEAVE_WHILE_NVML_HANGS = """
 import time
-from monitor.measure.gpu import GpuWatch
-from monitor.measure.gpustate import Timing
+from monitor.measure.gpu.watch import GpuWatch
+from monitor.measure.gpu.state import Timing
 watch = GpuWatch("auto", timing=Timing(hang_s=0.1))
 watch.start()
 while "has not answered" not in watch.state().reason:
@@ -300,8 +300,8 @@ async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(
     nvml.set({"gpu0.temp": 80})
     nvml.drop("hang.")
     await well(watch)
-    await until(lambda: latest(watch)[CARD_A].temp_c == 80.0)
-    assert watch.before(hung_at)[CARD_A].temp_c == 61.0
+    await until(lambda: latest(watch)[GPU_A].temp_c == 80.0)
+    assert watch.before(hung_at)[GPU_A].temp_c == 61.0
 
 
 async def test_the_pauses_between_tries_grow_to_a_limit_and_begin_anew_once_it_worked(
@@ -351,11 +351,11 @@ async def test_an_error_that_nobody_foresaw_does_not_leave_the_watch_for_dead(
 
 async def test_a_session_refused_is_told_in_its_own_words(start_watch: StartWatch) -> None:
     def open_session() -> Nvml:
-        raise CardsUnavailableError("the card is on holiday", "error")
+        raise GpusUnavailableError("the GPU is on holiday", "error")
 
     watch = start_watch(open_session=open_session)
     await blind(watch)
-    assert watch.state().reason == "the card is on holiday"
+    assert watch.state().reason == "the GPU is on holiday"
 
 
 # ---- identity ----
@@ -376,10 +376,10 @@ async def test_another_driver_version_shows_in_the_identity(
     await until(lambda: version() == "590.44.01")
 
 
-async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(
+async def test_a_lost_gpu_keeps_its_last_identity_so_that_a_fault_is_no_change(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
     watch = start_watch()
     await well(watch)
     nvml.set({"gpu1.lost": 1, "driver_version": "590.44.01"})
@@ -392,21 +392,21 @@ async def test_a_lost_card_keeps_its_last_identity_so_that_a_fault_is_no_change(
     await until(seen_anew)
     identity = watch.identity()
     assert identity is not None
-    kept = {found.uuid: found for found in identity.cards}[CARD_B]
+    kept = {found.uuid: found for found in identity.gpus}[GPU_B]
     assert (kept.power_limit_w, kept.max_sm_clock_mhz, kept.processes) == (650.0, 1980, None)
 
 
-async def test_a_card_that_is_lost_while_we_start_is_hidden_and_not_taken_out(
+async def test_a_gpu_that_is_lost_while_we_start_is_hidden_and_not_taken_out(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu1.lost": 1})
-    chosen, every = start_watch([CARD_A, CARD_B]), start_watch("auto")
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu1.lost": 1})
+    chosen, every = start_watch([GPU_A, GPU_B]), start_watch("auto")
 
     def hidden(watch: GpuWatch) -> tuple[str, ...] | None:
         identity = watch.identity()
         return None if identity is None else identity.hidden
 
-    await until(lambda: (hidden(chosen), hidden(every)) == ((CARD_B,), ("card 1",)))
+    await until(lambda: (hidden(chosen), hidden(every)) == ((GPU_B,), ("GPU 1",)))
     nvml.drop("gpu1.lost")
     await until(lambda: (hidden(chosen), hidden(every)) == ((), ()))
     nvml.set({"gpu1.lost": 1})  # now we know it, and it keeps what was known of it
@@ -418,17 +418,17 @@ async def test_a_card_that_is_lost_while_we_start_is_hidden_and_not_taken_out(
 # ---- windows ----
 
 
-async def test_windows_of_every_card_are_handed_over(
+async def test_windows_of_every_gpu_are_handed_over(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
     windows: list[GpuWindow] = []
     watch = start_watch(window_s=0.1, on_window=windows.append)
     await until(lambda: len(windows) >= 4)
     watch.stop()
-    assert {window.uuid for window in windows} == {CARD_A, CARD_B}
+    assert {window.uuid for window in windows} == {GPU_A, GPU_B}
     assert all(window.count >= 1 and window.temp_c_median == 61.0 for window in windows)
-    of_one = [window.at for window in windows if window.uuid == CARD_A]
+    of_one = [window.at for window in windows if window.uuid == GPU_A]
     assert of_one == sorted(set(of_one))
 
 
@@ -446,7 +446,7 @@ async def test_a_store_that_refuses_a_window_does_not_end_the_watch(
     assert watch.state().status == "ok"
 
 
-def reading(second: float = 0.0, uuid: str = CARD_A, **values: Any) -> GpuReading:
+def reading(second: float = 0.0, uuid: str = GPU_A, **values: Any) -> GpuReading:
     return GpuReading(
         at=NOON + timedelta(seconds=second), monotonic_ns=int(second * SECOND), uuid=uuid, **values
     )
@@ -476,7 +476,7 @@ def test_a_window_has_the_spread_of_its_readings_and_the_last_of_its_counters() 
             ),
         ]
     )
-    assert (window.uuid, window.at, window.count) == (CARD_A, NOON + timedelta(seconds=2), 3)
+    assert (window.uuid, window.at, window.count) == (GPU_A, NOON + timedelta(seconds=2), 3)
     assert (window.temp_c_min, window.temp_c_median, window.temp_c_max) == (60.0, 62.0, 70.0)
     assert (window.util_min, window.util_median, window.util_max) == (0.1, 0.5, 0.9)
     assert (window.margin_c, window.event_reasons) == (28.0, 0x24)
@@ -492,7 +492,7 @@ def test_what_no_reading_of_a_window_has_is_none_in_it() -> None:
     }
 
 
-# ---- a sample's card ----
+# ---- a sample's GPU ----
 
 
 def joined(
@@ -503,14 +503,14 @@ def joined(
     return sample_fields(before, after, int(sent_s * SECOND), int(done_s * SECOND))
 
 
-def test_a_sample_without_cards_has_no_card_fields() -> None:
+def test_a_sample_without_gpus_has_no_gpu_fields() -> None:
     assert joined(None, None) == {}
 
 
-def test_a_sample_has_exactly_the_card_fields_of_its_model() -> None:
+def test_a_sample_has_exactly_the_gpu_fields_of_its_model() -> None:
     names = [f.name for f in fields(Sample)]
-    of_card = names[names.index("gpu_uuid") : names.index("gpu_age_ms") + 1]
-    assert list(joined(reading(0), reading(4))) == of_card
+    of_gpu = names[names.index("gpu_uuid") : names.index("gpu_age_ms") + 1]
+    assert list(joined(reading(0), reading(4))) == of_gpu
 
 
 def test_counters_are_deltas_and_instant_values_are_of_the_reading_after() -> None:
@@ -540,7 +540,7 @@ def test_counters_are_deltas_and_instant_values_are_of_the_reading_after() -> No
         throttle_brake_ns=5,
     )
     assert joined(first, last) == {
-        "gpu_uuid": CARD_A,
+        "gpu_uuid": GPU_A,
         "gpu_temp_c": 66.0,
         "gpu_mem_temp_c": 80.0,
         "gpu_margin_c": 12.0,
@@ -559,9 +559,9 @@ def test_counters_are_deltas_and_instant_values_are_of_the_reading_after() -> No
 
 
 def test_without_a_reading_after_the_one_before_is_shown_with_its_age_and_no_deltas() -> None:
-    card_fields = joined(reading(0.5, temp_c=60.0, energy_j=1000.0, throttle_power_ns=7), None)
-    assert (card_fields["gpu_temp_c"], card_fields["gpu_age_ms"]) == (60.0, 2500.0)
-    assert (card_fields["energy_j"], card_fields["throttle_power_ms"]) == (None, None)
+    gpu_fields = joined(reading(0.5, temp_c=60.0, energy_j=1000.0, throttle_power_ns=7), None)
+    assert (gpu_fields["gpu_temp_c"], gpu_fields["gpu_age_ms"]) == (60.0, 2500.0)
+    assert (gpu_fields["energy_j"], gpu_fields["throttle_power_ms"]) == (None, None)
 
 
 def test_a_counter_that_only_one_reading_has_is_unknown_and_not_the_whole_of_it() -> None:
@@ -573,8 +573,8 @@ def test_a_counter_that_only_one_reading_has_is_unknown_and_not_the_whole_of_it(
     "counter", ["energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns"]
 )
 def test_a_counter_that_ran_backwards_is_unknown(counter: str) -> None:
-    card_fields = joined(reading(0.5, **{counter: 900}), reading(3.5, **{counter: 100}))
-    assert card_fields[counter.replace("_ns", "_ms")] is None
+    gpu_fields = joined(reading(0.5, **{counter: 900}), reading(3.5, **{counter: 100}))
+    assert gpu_fields[counter.replace("_ns", "_ms")] is None
 
 
 @pytest.mark.parametrize(
@@ -588,7 +588,7 @@ def test_throttle_time_that_grows_faster_than_the_clock_is_unknown(
     assert joined(first, last)[f"throttle_{counter}_ms"] is None
 
 
-def test_a_card_that_throttles_all_the_time_is_known_though_the_clocks_differ_a_little() -> None:
+def test_a_gpu_that_throttles_all_the_time_is_known_though_the_clocks_differ_a_little() -> None:
     first, last = (
         reading(0.5, throttle_power_ns=0),
         reading(3.5, throttle_power_ns=int(3.05 * SECOND)),
@@ -608,30 +608,30 @@ def test_readings_from_long_before_a_sample_give_no_deltas_for_it() -> None:
         reading(0, energy_j=0.0, throttle_power_ns=0),
         reading(63.2, energy_j=9e3, throttle_power_ns=SECOND),
     )
-    card_fields = joined(first, last, sent_s=61.0, done_s=63.0)
-    assert (card_fields["energy_j"], card_fields["throttle_power_ms"]) == (None, None)
+    gpu_fields = joined(first, last, sent_s=61.0, done_s=63.0)
+    assert (gpu_fields["energy_j"], gpu_fields["throttle_power_ms"]) == (None, None)
 
 
 def worst(a: dict[str, Any], b: dict[str, Any]) -> str:
-    """The card that a sample names, of two that differ so at the end."""
-    before = {uuid: reading(0.5, uuid, throttle_thermal_ns=0) for uuid in (CARD_A, CARD_B)}
-    after = {CARD_A: reading(3.5, CARD_A, **a), CARD_B: reading(3.5, CARD_B, **b)}
+    """The GPU that a sample names, of two that differ so at the end."""
+    before = {uuid: reading(0.5, uuid, throttle_thermal_ns=0) for uuid in (GPU_A, GPU_B)}
+    after = {GPU_A: reading(3.5, GPU_A, **a), GPU_B: reading(3.5, GPU_B, **b)}
     return str(sample_fields(before, after, SECOND, 3 * SECOND)["gpu_uuid"])
 
 
-def test_the_worst_card_is_the_one_throttled_most_then_nearest_its_limit_then_hottest() -> None:
+def test_the_worst_gpu_is_the_one_throttled_most_then_nearest_its_limit_then_hottest() -> None:
     cool = {"throttle_thermal_ns": 0, "margin_c": 30.0, "temp_c": 50.0}
     assert (
-        worst(cool, {**cool, "throttle_thermal_ns": 1, "margin_c": 60.0, "temp_c": 20.0}) == CARD_B
+        worst(cool, {**cool, "throttle_thermal_ns": 1, "margin_c": 60.0, "temp_c": 20.0}) == GPU_B
     )
-    assert worst(cool, {**cool, "margin_c": 29.0, "temp_c": 20.0}) == CARD_B
-    assert worst(cool, {**cool, "temp_c": 51.0}) == CARD_B
-    assert worst({**cool, "temp_c": 51.0}, cool) == CARD_A
-    assert worst(cool, cool) == CARD_A
+    assert worst(cool, {**cool, "margin_c": 29.0, "temp_c": 20.0}) == GPU_B
+    assert worst(cool, {**cool, "temp_c": 51.0}) == GPU_B
+    assert worst({**cool, "temp_c": 51.0}, cool) == GPU_A
+    assert worst(cool, cool) == GPU_A
 
 
-def test_what_is_unknown_of_a_card_does_not_make_it_the_worst() -> None:
+def test_what_is_unknown_of_a_gpu_does_not_make_it_the_worst() -> None:
     cool = {"throttle_thermal_ns": 0, "margin_c": 30.0, "temp_c": 50.0}
-    assert worst({"temp_c": 90.0}, cool) == CARD_B  # no margin known, no throttling known
-    assert worst({"temp_c": 90.0}, {"temp_c": 80.0}) == CARD_A
-    assert worst({}, {"temp_c": 20.0}) == CARD_B
+    assert worst({"temp_c": 90.0}, cool) == GPU_B  # no margin known, no throttling known
+    assert worst({"temp_c": 90.0}, {"temp_c": 80.0}) == GPU_A
+    assert worst({}, {"temp_c": 20.0}) == GPU_B

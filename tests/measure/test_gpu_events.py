@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
-from nvml import CARD_A, CARD_B, StartWatch, StubNvml, card
+from nvml import GPU_A, GPU_B, StartWatch, StubNvml, gpu
 
-from monitor.measure.cardsession import CardLostError
-from monitor.measure.dcgm import DcgmSession
-from monitor.measure.gpu import GpuWatch
-from monitor.measure.gpustate import Timing
-from monitor.measure.nvml import Nvml
-from monitor.model import CardFault, GpuEvent
+from monitor.measure.gpu.dcgm import DcgmSession
+from monitor.measure.gpu.nvml import Nvml
+from monitor.measure.gpu.session import GpuLostError
+from monitor.measure.gpu.state import Timing
+from monitor.measure.gpu.watch import GpuWatch
+from monitor.model import GpuEvent, GpuFault
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 QUICK = Timing(hang_s=0.25, retry_first_s=0.02, retry_last_s=0.05, absent_s=0.02, identity_s=10)
@@ -31,7 +31,7 @@ def opened() -> Nvml:
 
 @pytest.fixture
 def session(nvml: StubNvml) -> Iterator[Nvml]:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
     made = opened()
     yield made
     made.close()
@@ -40,15 +40,15 @@ def session(nvml: StubNvml) -> Iterator[Nvml]:
 # ---- NVML ----
 
 
-def test_each_event_arrives_once_in_order_with_its_card(nvml: StubNvml, session: Nvml) -> None:
+def test_each_event_arrives_once_in_order_with_its_gpu(nvml: StubNvml, session: Nvml) -> None:
     assert session.events(NOON) == []
     nvml.report(1, 79)
     nvml.report(0, 31)
     nvml.report(0, 31)  # the same once more is one more
     assert session.events(NOON) == [
-        GpuEvent(CARD_B, NOON, 79),
-        GpuEvent(CARD_A, NOON, 31),
-        GpuEvent(CARD_A, NOON, 31),
+        GpuEvent(GPU_B, NOON, 79),
+        GpuEvent(GPU_A, NOON, 31),
+        GpuEvent(GPU_A, NOON, 31),
     ]
     assert session.events(NOON) == []
 
@@ -66,14 +66,14 @@ def test_asking_for_events_does_not_wait_for_one(session: Nvml) -> None:
     assert time.monotonic() - began < 0.2
 
 
-def test_a_card_that_offers_no_events_is_read_all_the_same(nvml: StubNvml) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.event_types": 0})
+def test_a_gpu_that_offers_no_events_is_read_all_the_same(nvml: StubNvml) -> None:
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu0.event_types": 0})
     session = opened()
     nvml.report(0, 79)
     nvml.report(1, 48)
-    assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 48)]
-    assert session.read(CARD_A, NOON, 7).temp_c == 61.0
-    assert (session.support(CARD_A)["events"], session.support(CARD_B)["events"]) == (
+    assert session.events(NOON) == [GpuEvent(GPU_B, NOON, 48)]
+    assert session.read(GPU_A, NOON, 7).temp_c == 61.0
+    assert (session.support(GPU_A)["events"], session.support(GPU_B)["events"]) == (
         "NotSupported",
         "ok",
     )
@@ -98,9 +98,9 @@ def test_whatever_fails_about_events_costs_nothing_but_the_events(
     session = opened()
     nvml.report(0, 79)
     assert session.events(NOON) == (
-        [GpuEvent(CARD_A, NOON, 79)] if function == "nvmlEventSetFree" else []
+        [GpuEvent(GPU_A, NOON, 79)] if function == "nvmlEventSetFree" else []
     )
-    assert session.read(CARD_A, NOON, 7).temp_c == 61.0
+    assert session.read(GPU_A, NOON, 7).temp_c == 61.0
     session.close()
 
 
@@ -109,7 +109,7 @@ def test_an_older_driver_is_asked_by_the_first_version_of_the_call(
 ) -> None:
     nvml.set({"fail.nvmlEventSetWait_v2": 13})
     nvml.report(1, 79)
-    assert session.events(NOON) == [GpuEvent(CARD_B, NOON, 79)]
+    assert session.events(NOON) == [GpuEvent(GPU_B, NOON, 79)]
 
 
 def test_a_driver_without_either_version_has_no_events(nvml: StubNvml, session: Nvml) -> None:
@@ -121,7 +121,7 @@ def test_a_driver_without_either_version_has_no_events(nvml: StubNvml, session: 
 def test_the_set_is_given_back_when_the_session_closes(nvml: StubNvml) -> None:
     for _ in range(20):  # the stub has eight
         session = opened()
-        assert session.support(CARD_A)["events"] == "ok"
+        assert session.support(GPU_A)["events"] == "ok"
         session.close()
 
 
@@ -142,23 +142,23 @@ def told() -> list[GpuEvent]:
 
 @pytest.fixture
 def watch(nvml: StubNvml, told: list[GpuEvent], start_watch: StartWatch) -> GpuWatch:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
-    return start_watch([CARD_A], on_event=told.append, timing=QUICK)
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
+    return start_watch([GPU_A], on_event=told.append, timing=QUICK)
 
 
-async def test_an_event_of_a_watched_card_is_handed_on(
+async def test_an_event_of_a_watched_gpu_is_handed_on(
     nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]
 ) -> None:
     await until(lambda: watch.state().status == "ok")
     before = datetime.now(UTC)
-    nvml.report(1, 48)  # of a card that is not watched
+    nvml.report(1, 48)  # of a GPU that is not watched
     nvml.report(0, 79)
     await until(lambda: told)
-    assert [(event.uuid, event.xid) for event in told] == [(CARD_A, 79)]
+    assert [(event.uuid, event.xid) for event in told] == [(GPU_A, 79)]
     assert before <= told[0].at <= datetime.now(UTC)
 
 
-async def test_the_fault_that_took_the_card_down_is_not_lost_with_it(
+async def test_the_fault_that_took_the_gpu_down_is_not_lost_with_it(
     nvml: StubNvml, watch: GpuWatch, told: list[GpuEvent]
 ) -> None:
     await until(lambda: watch.state().status == "ok")
@@ -191,60 +191,60 @@ async def test_a_store_that_refuses_an_event_does_not_end_the_watch(
 # ---- what is blind ----
 
 
-async def test_the_state_names_each_card_that_is_lost_with_the_fault(
+async def test_the_state_names_each_gpu_that_is_lost_with_the_fault(
     nvml: StubNvml, watch: GpuWatch
 ) -> None:
     await until(lambda: watch.state().status == "ok")
-    assert (watch.state().troubles, watch.answering()) == ({}, {CARD_A})
+    assert (watch.state().troubles, watch.answering()) == ({}, {GPU_A})
     nvml.set({"gpu0.fail.*": 16})
     await until(lambda: watch.state().troubles)
-    assert watch.state().troubles[CARD_A].fault is CardFault.RESET
+    assert watch.state().troubles[GPU_A].fault is GpuFault.RESET
     assert watch.answering() == frozenset()
 
 
-async def test_the_only_card_that_is_lost_stays_lost_though_no_session_can_be_had(
+async def test_the_only_gpu_that_is_lost_stays_lost_though_no_session_can_be_had(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "ok")
     nvml.set({"gpu0.lost": 1})
     await until(lambda: "none can be read" in (watch.state().reason or ""))
-    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {
-        CARD_A: CardFault.LOST
+    assert {gpu: trouble.fault for gpu, trouble in watch.state().troubles.items()} == {
+        GPU_A: GpuFault.LOST
     }
-    since = watch.state().troubles[CARD_A].since
+    since = watch.state().troubles[GPU_A].since
     nvml.set({"fail.nvmlInitWithFlags": 9})  # somebody unloads the driver to mend it
     await until(lambda: "modprobe" in (watch.state().reason or ""))
-    assert watch.state().troubles[CARD_A].fault is CardFault.LOST
-    assert watch.state().troubles[CARD_A].since == since
+    assert watch.state().troubles[GPU_A].fault is GpuFault.LOST
+    assert watch.state().troubles[GPU_A].since == since
     nvml.drop("fail.", "gpu0.lost")
     await until(lambda: watch.state().status == "ok")
-    assert (watch.state().troubles, watch.answering()) == ({}, {CARD_A})
+    assert (watch.state().troubles, watch.answering()) == ({}, {GPU_A})
 
 
-async def test_a_card_that_is_shown_no_more_is_lost_and_one_that_never_was_there_is_missing(
+async def test_a_gpu_that_is_shown_no_more_is_lost_and_one_that_never_was_there_is_missing(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
-    watch = start_watch([CARD_A, CARD_B, "GPU-typo"], timing=QUICK)
-    await until(lambda: watch.answering() == {CARD_A, CARD_B})
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
+    watch = start_watch([GPU_A, GPU_B, "GPU-typo"], timing=QUICK)
+    await until(lambda: watch.answering() == {GPU_A, GPU_B})
     nvml.set({"device_count": 1})
-    nvml.set({"gpu0.fail.*": 1})  # so that the cards are listed anew
-    await until(lambda: CARD_A in (watch.state().reason or ""))
+    nvml.set({"gpu0.fail.*": 1})  # so that the GPUs are listed anew
+    await until(lambda: GPU_A in (watch.state().reason or ""))
     nvml.drop("gpu0.fail")
-    await until(lambda: watch.answering() == {CARD_A})
-    faults = {card: trouble.fault for card, trouble in watch.state().troubles.items()}
-    assert faults == {CARD_B: CardFault.LOST, "GPU-typo": CardFault.MISSING}
+    await until(lambda: watch.answering() == {GPU_A})
+    faults = {gpu: trouble.fault for gpu, trouble in watch.state().troubles.items()}
+    assert faults == {GPU_B: GpuFault.LOST, "GPU-typo": GpuFault.MISSING}
 
 
-async def test_a_card_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_named_by_its_place(
+async def test_a_gpu_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_named_by_its_place(
     nvml: StubNvml, start_watch: StartWatch
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu0.lost": 1})
     watch = start_watch(timing=QUICK)
-    await until(lambda: watch.answering() == {CARD_B})
-    assert {card: trouble.fault for card, trouble in watch.state().troubles.items()} == {
-        "card 0": CardFault.LOST
+    await until(lambda: watch.answering() == {GPU_B})
+    assert {gpu: trouble.fault for gpu, trouble in watch.state().troubles.items()} == {
+        "GPU 0": GpuFault.LOST
     }
 
 
@@ -259,9 +259,9 @@ async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(
     )
 
 
-@pytest.mark.parametrize(("code", "fault"), [(18, CardFault.MISMATCH), (999, CardFault.SOURCE)])
+@pytest.mark.parametrize(("code", "fault"), [(18, GpuFault.MISMATCH), (999, GpuFault.SOURCE)])
 async def test_without_a_session_it_is_the_driver_that_is_blind(
-    nvml: StubNvml, code: int, fault: CardFault, start_watch: StartWatch
+    nvml: StubNvml, code: int, fault: GpuFault, start_watch: StartWatch
 ) -> None:
     nvml.set({"fail.nvmlInitWithFlags": code})
     watch = start_watch(timing=QUICK)
@@ -279,12 +279,12 @@ async def test_a_machine_without_a_driver_has_no_trouble(
     assert watch.state().troubles == {}
 
 
-async def test_while_a_call_hangs_no_card_answers(nvml: StubNvml, watch: GpuWatch) -> None:
+async def test_while_a_call_hangs_no_gpu_answers(nvml: StubNvml, watch: GpuWatch) -> None:
     await until(lambda: watch.state().status == "ok")
     nvml.set({"hang.nvmlDeviceGetPowerUsage": 30})
     await until(lambda: watch.state().troubles)
     assert (watch.state().troubles["driver"].fault, watch.answering()) == (
-        CardFault.SOURCE,
+        GpuFault.SOURCE,
         frozenset(),
     )
     nvml.drop("hang.")
@@ -294,12 +294,12 @@ async def test_while_a_call_hangs_no_card_answers(nvml: StubNvml, watch: GpuWatc
 
 
 class Page:
-    """An exporter's page that shows the last XID of its cards; a session made anew knows what the
+    """An exporter's page that shows the last XID of its GPUs; a session made anew knows what the
     last one saw.
     """
 
     def __init__(self) -> None:
-        self.xids: dict[str, int | None] = {CARD_A: 0}
+        self.xids: dict[str, int | None] = {GPU_A: 0}
         self.known: dict[str, int] = {}
         self.now_s = 0.0
         self.session = self.anew()
@@ -329,9 +329,9 @@ class Page:
         return "\n".join(lines) + "\n"
 
     def look(self, xid: int | None) -> list[int]:
-        self.xids[CARD_A] = xid
+        self.xids[GPU_A] = xid
         self.now_s += 30
-        self.session.read(CARD_A, NOON, int(self.now_s * 1e9))
+        self.session.read(GPU_A, NOON, int(self.now_s * 1e9))
         return [event.xid for event in self.session.events(NOON)]
 
 
@@ -349,7 +349,7 @@ def test_a_gauge_that_moves_to_another_code_is_an_event_and_one_that_stands_is_n
 def test_a_code_that_stands_when_the_watch_begins_is_of_an_unknown_time_and_no_event(
     page: Page,
 ) -> None:
-    page.xids[CARD_A] = 79
+    page.xids[GPU_A] = 79
     page.known.clear()
     page.session = page.anew()
     assert page.session.events(NOON) == []
@@ -359,7 +359,7 @@ def test_a_code_that_stands_when_the_watch_begins_is_of_an_unknown_time_and_no_e
 
 def test_a_code_that_came_while_the_exporter_was_away_is_an_event(page: Page) -> None:
     page.look(0)
-    page.xids[CARD_A] = 79
+    page.xids[GPU_A] = 79
     page.session = page.anew()
     assert [event.xid for event in page.session.events(NOON)] == [79]
 
@@ -375,6 +375,6 @@ def test_a_page_that_cannot_be_had_is_blind_as_a_whole(page: Page) -> None:
         transport=httpx.MockTransport(lambda _request: httpx.Response(503))
     )
     page.now_s += 30
-    with pytest.raises(CardLostError) as caught:
-        page.session.read(CARD_A, NOON, 7)
-    assert caught.value.fault is CardFault.SOURCE
+    with pytest.raises(GpuLostError) as caught:
+        page.session.read(GPU_A, NOON, 7)
+    assert caught.value.fault is GpuFault.SOURCE

@@ -1,4 +1,4 @@
-"""The report that a user can send about cards that we have never seen."""
+"""The report that a user can send about GPUs that we have never seen."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from nvml import CARD_A, CARD_B, StubNvml, card
+from nvml import GPU_A, GPU_B, StubNvml, gpu
 
 from monitor.cli import main
 from monitor.errors import UNMEASURED, USAGE
-from monitor.measure import gpureport
-from monitor.measure.gpureport import gpu_report, short_uuid
+from monitor.measure.gpu import report as gpureport
+from monitor.measure.gpu.report import gpu_report, short_uuid
 
 
 def test_every_question_is_there_with_its_support_and_its_value_as_nvml_gives_it(
@@ -23,7 +23,7 @@ def test_every_question_is_there_with_its_support_and_its_value_as_nvml_gives_it
     nvml.drop("gpu0.margin")
     nvml.set({"fail.nvmlDeviceGetEccMode": 4, "fail.nvmlDeviceGetMigMode": 999})
     report = gpu_report()
-    (found,) = report["cards"]
+    (found,) = report["gpus"]
     questions = found["questions"]
     assert (report["error"], report["driver"], report["cuda"], found["name"]) == (
         None,
@@ -63,23 +63,23 @@ def test_the_counters_that_were_chosen_are_named_beside_those_of_the_binding(
 
 def test_nothing_in_it_tells_whose_machine_it_is(nvml: StubNvml) -> None:
     text = json.dumps(gpu_report())
-    assert CARD_A not in text and CARD_A.removeprefix("GPU-") not in text
-    assert short_uuid(CARD_A) in text
+    assert GPU_A not in text and GPU_A.removeprefix("GPU-") not in text
+    assert short_uuid(GPU_A) in text
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
-    assert "4242" not in text  # a process of the card
-    assert json.loads(text)["cards"][0]["identity"]["processes"] == 2
+    assert "4242" not in text  # a process of the GPU
+    assert json.loads(text)["gpus"][0]["identity"]["processes"] == 2
 
 
-def test_a_lost_card_is_told_beside_the_others(nvml: StubNvml) -> None:
+def test_a_lost_gpu_is_told_beside_the_others(nvml: StubNvml) -> None:
     nvml.set(
         {"device_count": 3},
-        card(1, CARD_B),
-        card(2, "GPU-c"),
+        gpu(1, GPU_B),
+        gpu(2, "GPU-c"),
         {"gpu0.lost": 1, "gpu1.fail.nvmlDeviceGetPowerUsage": 16},
     )
     report = gpu_report()
-    assert "Xid 79" in report["unreadable"]["card 0"]
-    assert ["must be reset" in (one["error"] or "") for one in report["cards"]] == [True, False]
+    assert "Xid 79" in report["unreadable"]["GPU 0"]
+    assert ["must be reset" in (one["error"] or "") for one in report["gpus"]] == [True, False]
 
 
 def test_a_driver_that_hangs_is_given_up_and_told(
@@ -90,7 +90,7 @@ def test_a_driver_that_hangs_is_given_up_and_told(
     began = time.monotonic()
     report = gpu_report()
     assert time.monotonic() - began < 5
-    assert (report["cards"], report["driver"]) == ([], "580.126.09")
+    assert (report["gpus"], report["driver"]) == ([], "580.126.09")
     assert "has not answered" in report["error"]
     nvml.drop("hang.")
     time.sleep(0.2)  # the thread that was left behind lets go of the stub
@@ -104,11 +104,11 @@ def test_check_writes_it_without_any_configuration(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["check", "--gpu-report", "report.json"]) == 0
-    assert "report.json written, 1 cards; no host" in " ".join(capsys.readouterr().out.split())
+    assert "report.json written, 1 GPUs; no host" in " ".join(capsys.readouterr().out.split())
     assert json.loads((tmp_path / "report.json").read_text())["driver"] == "580.126.09"
 
 
-def test_a_machine_without_a_card_has_a_report_that_says_so(
+def test_a_machine_without_a_gpu_has_a_report_that_says_so(
     no_nvml: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--gpu-report", str(tmp_path / "report.json"), "--json"]) == UNMEASURED
@@ -116,7 +116,7 @@ def test_a_machine_without_a_card_has_a_report_that_says_so(
     assert (
         check["state"] == "unknown" and "libnvidia-ml.so.1 is not on this machine" in check["mend"]
     )
-    assert json.loads((tmp_path / "report.json").read_text())["cards"] == []
+    assert json.loads((tmp_path / "report.json").read_text())["gpus"] == []
 
 
 def test_a_report_that_cannot_be_written_is_a_sentence(

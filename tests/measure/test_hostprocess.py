@@ -14,8 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from monitor.measure import hostprocess
-from monitor.measure.hostprocess import ProcessHiddenError, find_server, options_of, shown_command
+from monitor.measure.server import host_process as hostprocess
+from monitor.measure.server.host_process import (
+    ProcessHiddenError,
+    find_server,
+    options_of,
+    shown_command,
+)
 
 KEY = "sk-4f1d-never-shown"
 SERVE = ("/usr/bin/python3", "/usr/local/bin/vllm", "serve", "/models/tiny")

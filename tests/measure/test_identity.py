@@ -16,12 +16,12 @@ from standin import StandIn
 
 from monitor.config.settings import TargetSettings
 from monitor.config.values import Secret
-from monitor.measure import identity
-from monitor.measure.cardsession import CardIdentity, CardsIdentity
-from monitor.measure.hostprocess import ProcessHiddenError, ServerProcess
-from monitor.measure.identity import Sources, read_identity
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import client
+from monitor.measure.gpu.session import GpuIdentity, GpusIdentity
+from monitor.measure.server import identity
+from monitor.measure.server.host_process import ProcessHiddenError, ServerProcess
+from monitor.measure.server.identity import Sources, read_identity
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream.client import client
 from monitor.model import (
     DERIVED_FIELDS,
     ROOT_FIELDS,
@@ -61,7 +61,7 @@ def sources(http: httpx.AsyncClient, **settings: Any) -> Sources:
         http,
         "tiny-canary",
         None,
-        "no card is watched",
+        "no GPU is watched",
         None,
     )
 
@@ -211,33 +211,31 @@ async def test_the_system_fingerprint_is_the_one_of_an_answer(remote: Sources) -
     assert told(known) == ("vllm-0.32.0-bf6c1f39", "answer of a canary")
 
 
-CARD_A, CARD_B = (
-    CardIdentity(uuid, name="H200", power_limit_w=700.0, ecc=True) for uuid in ("GPU-a", "GPU-b")
+GPU_A, GPU_B = (
+    GpuIdentity(uuid, name="H200", power_limit_w=700.0, ecc=True) for uuid in ("GPU-a", "GPU-b")
 )
 
 
-async def test_the_cards_are_told_in_one_order_with_what_limits_them(local: Sources) -> None:
-    gpus = [
-        CardsIdentity("610.43", "13.3", cards) for cards in ((CARD_A, CARD_B), (CARD_B, CARD_A))
-    ]
+async def test_the_gpus_are_told_in_one_order_with_what_limits_them(local: Sources) -> None:
+    gpus = [GpusIdentity("610.43", "13.3", gpus) for gpus in ((GPU_A, GPU_B), (GPU_B, GPU_A))]
     first, second = [(await fields(replace(local, gpu=gpu)))["gpu"] for gpu in gpus]
     assert first == second
-    assert [card["uuid"] for card in first.value] == ["GPU-a", "GPU-b"]
+    assert [gpu["uuid"] for gpu in first.value] == ["GPU-a", "GPU-b"]
     assert first.value[0]["power_limit_w"] == 700.0
 
 
-async def test_only_the_cards_of_the_target_belong_to_its_identity(
+async def test_only_the_gpus_of_the_target_belong_to_its_identity(
     http: httpx.AsyncClient, local: Sources
 ) -> None:
     chosen = sources(http, url="http://127.0.0.1:8000", gpus=["GPU-b"])
-    seen = await fields(replace(chosen, gpu=CardsIdentity("610.43", "13.3", (CARD_A, CARD_B))))
-    assert [card["uuid"] for card in seen["gpu"].value] == ["GPU-b"]
+    seen = await fields(replace(chosen, gpu=GpusIdentity("610.43", "13.3", (GPU_A, GPU_B))))
+    assert [gpu["uuid"] for gpu in seen["gpu"].value] == ["GPU-b"]
 
 
-async def test_a_card_that_cannot_be_read_makes_the_cards_unknown_and_not_changed(
+async def test_a_gpu_that_cannot_be_read_makes_the_gpus_unknown_and_not_changed(
     http: httpx.AsyncClient, local: Sources
 ) -> None:
-    one_hidden = CardsIdentity("610.43", "13.3", (CARD_A,), hidden=("GPU-b",))
+    one_hidden = GpusIdentity("610.43", "13.3", (GPU_A,), hidden=("GPU-b",))
     seen = await fields(replace(local, gpu=one_hidden))
     assert (seen["gpu"].value, seen["gpu"].reason, seen["driver_version"].value) == (
         None,
@@ -245,9 +243,9 @@ async def test_a_card_that_cannot_be_read_makes_the_cards_unknown_and_not_change
         "610.43",
     )
     other = sources(http, url="http://127.0.0.1:8000", gpus=["GPU-a"])
-    assert [
-        card["uuid"] for card in (await fields(replace(other, gpu=one_hidden)))["gpu"].value
-    ] == ["GPU-a"]
+    assert [gpu["uuid"] for gpu in (await fields(replace(other, gpu=one_hidden)))["gpu"].value] == [
+        "GPU-a"
+    ]
 
 
 async def test_a_driver_that_cannot_be_read_is_unknown_with_the_reason(local: Sources) -> None:
@@ -256,7 +254,7 @@ async def test_a_driver_that_cannot_be_read_is_unknown_with_the_reason(local: So
         None,
         "Driver/library version mismatch",
     )
-    partly = await fields(replace(local, gpu=CardsIdentity(None, "13.3", ())))
+    partly = await fields(replace(local, gpu=GpusIdentity(None, "13.3", ())))
     assert (partly["driver_version"].reason, partly["gpu"].value) == ("NVML does not tell it", None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monitor.measure.modelfiles import ModelFilesError, read_model_files
+from monitor.measure.server.model_files import ModelFilesError, read_model_files
 
 CONFIG = {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pynvml
 import pytest
-from nvml import CARD_A, CARD_B, StubNvml, card
+from nvml import GPU_A, GPU_B, StubNvml, gpu
 
-from monitor.measure.cardsession import CardLostError, CardsUnavailableError
-from monitor.measure.nvml import Nvml, throttle_fields
-from monitor.measure.nvmlcodes import Support
+from monitor.measure.gpu.nvml import Nvml, throttle_fields
+from monitor.measure.gpu.nvml_codes import Support
+from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 from monitor.model import GpuReading
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -26,12 +26,12 @@ def session(nvml: StubNvml) -> Iterator[Nvml]:
     session.close()
 
 
-def look(session: Nvml, uuid: str = CARD_A) -> GpuReading:
+def look(session: Nvml, uuid: str = GPU_A) -> GpuReading:
     return session.read(uuid, NOON, 7)
 
 
-def opening() -> CardsUnavailableError:
-    with pytest.raises(CardsUnavailableError) as caught:
+def opening() -> GpusUnavailableError:
+    with pytest.raises(GpusUnavailableError) as caught:
         Nvml().open()
     return caught.value
 
@@ -39,11 +39,11 @@ def opening() -> CardsUnavailableError:
 # ---- reading ----
 
 
-def test_every_value_of_a_card_arrives_in_our_units(session: Nvml) -> None:
+def test_every_value_of_a_gpu_arrives_in_our_units(session: Nvml) -> None:
     assert look(session) == GpuReading(
         at=NOON,
         monotonic_ns=7,
-        uuid=CARD_A,
+        uuid=GPU_A,
         name="NVIDIA H100 80GB HBM3",
         temp_c=61.0,
         mem_temp_c=73.0,
@@ -62,11 +62,11 @@ def test_every_value_of_a_card_arrives_in_our_units(session: Nvml) -> None:
     )
 
 
-def test_a_value_that_a_card_does_not_offer_is_none_and_never_zero(
+def test_a_value_that_a_gpu_does_not_offer_is_none_and_never_zero(
     nvml: StubNvml, session: Nvml
 ) -> None:
     nvml.drop("gpu0.")
-    nvml.set({"gpu0.uuid": CARD_A})
+    nvml.set({"gpu0.uuid": GPU_A})
     reading = look(session)
     offered = {f.name for f in fields(reading) if getattr(reading, f.name) is not None}
     assert offered == {"at", "monotonic_ns", "uuid", "name"}
@@ -95,8 +95,8 @@ def test_what_is_refused_at_first_is_not_asked_again(
     nvml.set({"fail.nvmlDeviceGetPowerUsage": code})
     assert [look(session).power_w for _ in range(3)] == [None, None, None]
     assert nvml.calls("nvmlDeviceGetPowerUsage") == 1
-    assert session.support(CARD_A)["nvmlDeviceGetPowerUsage()"] is support
-    assert session.support(CARD_A)["nvmlDeviceGetMarginTemperature()"] is Support.OK
+    assert session.support(GPU_A)["nvmlDeviceGetPowerUsage()"] is support
+    assert session.support(GPU_A)["nvmlDeviceGetMarginTemperature()"] is Support.OK
 
 
 def test_one_clock_that_is_not_offered_does_not_hide_the_other(
@@ -131,7 +131,7 @@ def test_an_older_driver_is_read_by_the_older_functions(nvml: StubNvml, session:
     assert (
         reading.vram_used_mib == 70 * 1024 + 512
     )  # the first version counts what is reserved as used
-    assert session.identity().cards[0].processes == ((4242, 60 * 1024.0), (4300, None))
+    assert session.identity().gpus[0].processes == ((4242, 60 * 1024.0), (4300, None))
 
 
 def test_an_older_binding_without_the_newer_functions_is_enough(
@@ -242,48 +242,46 @@ def test_a_thermal_counter_that_fails_for_once_makes_the_sum_unknown_and_not_sma
 @pytest.mark.parametrize(
     "fault", ["gpu0.fail.*", "gpu0.fail.nvmlDeviceGetPowerUsage", "gpu0.field.82"]
 )
-def test_a_card_whose_handle_is_dead_is_lost_and_not_unknown(
+def test_a_gpu_whose_handle_is_dead_is_lost_and_not_unknown(
     nvml: StubNvml, session: Nvml, code: int, fault: str
 ) -> None:
     look(session)
     nvml.set({fault: f"err:{code}" if "field" in fault else code})
-    with pytest.raises(CardLostError) as caught:
+    with pytest.raises(GpuLostError) as caught:
         look(session)
-    assert caught.value.uuid == CARD_A
+    assert caught.value.uuid == GPU_A
     assert len(caught.value.reason) > 20
 
 
-def test_a_card_that_is_not_listed_is_lost(session: Nvml) -> None:
-    with pytest.raises(CardLostError, match="nvidia-smi -L"):
-        look(session, CARD_B)
+def test_a_gpu_that_is_not_listed_is_lost(session: Nvml) -> None:
+    with pytest.raises(GpuLostError, match="nvidia-smi -L"):
+        look(session, GPU_B)
 
 
-def test_cards_are_known_by_uuid_wherever_they_are_listed(nvml: StubNvml, session: Nvml) -> None:
-    nvml.set(
-        {"device_count": 2}, card(0, CARD_B), card(1, CARD_A), {"gpu0.temp": 40, "gpu1.temp": 80}
-    )
+def test_gpus_are_known_by_uuid_wherever_they_are_listed(nvml: StubNvml, session: Nvml) -> None:
+    nvml.set({"device_count": 2}, gpu(0, GPU_B), gpu(1, GPU_A), {"gpu0.temp": 40, "gpu1.temp": 80})
     session.close()
     session.open()
-    assert set(session.uuids) == {CARD_A, CARD_B}
-    assert (look(session, CARD_A).temp_c, look(session, CARD_B).temp_c) == (80.0, 40.0)
+    assert set(session.uuids) == {GPU_A, GPU_B}
+    assert (look(session, GPU_A).temp_c, look(session, GPU_B).temp_c) == (80.0, 40.0)
 
 
-def test_a_card_that_is_lost_when_the_session_opens_is_named_and_the_others_are_read(
+def test_a_gpu_that_is_lost_when_the_session_opens_is_named_and_the_others_are_read(
     nvml: StubNvml,
 ) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu0.lost": 1})
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu0.lost": 1})
     session = Nvml()
     session.open()
-    assert session.uuids == (CARD_B,)
-    assert "Xid" in session.unreadable["card 0"].reason
+    assert session.uuids == (GPU_B,)
+    assert "Xid" in session.unreadable["GPU 0"].reason
     session.close()
 
 
-def test_a_card_of_somebody_else_is_no_fault(nvml: StubNvml) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B), {"gpu1.fail.nvmlDeviceGetUUID": 4})
+def test_a_gpu_of_somebody_else_is_no_fault(nvml: StubNvml) -> None:
+    nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu1.fail.nvmlDeviceGetUUID": 4})
     session = Nvml()
     session.open()
-    assert (session.uuids, session.unreadable) == ((CARD_A,), {})
+    assert (session.uuids, session.unreadable) == ((GPU_A,), {})
     session.close()
 
 
@@ -297,7 +295,7 @@ def test_a_machine_without_the_library_has_no_gpu(no_nvml: None) -> None:
     [
         ({"fail.nvmlInitWithFlags": 12}, "absent", "install the NVIDIA driver"),
         ({"fail.nvmlInitWithFlags": 9}, "absent", "modprobe nvidia"),
-        ({"device_count": 0}, "absent", "shows no card"),
+        ({"device_count": 0}, "absent", "shows no GPU"),
         (
             {"fail.nvmlInitWithFlags": 18},
             "mismatch",
@@ -308,7 +306,7 @@ def test_a_machine_without_the_library_has_no_gpu(no_nvml: None) -> None:
         (
             {"gpu0.lost": 1},
             "error",
-            "1 cards and none can be read: card 0: the driver has lost the card",
+            "1 GPUs and none can be read: GPU 0: the driver has lost the GPU",
         ),
         ({"fail.nvmlDeviceGetHandleByIndex_v2": 4}, "error", "/dev/nvidia"),
     ],
@@ -349,16 +347,16 @@ def test_closing_is_quiet_whatever_the_driver_says(nvml: StubNvml, session: Nvml
 
 def test_the_identity_has_versions_limits_modes_and_processes(session: Nvml) -> None:
     identity = session.identity()
-    (found,) = identity.cards
+    (found,) = identity.gpus
     assert (identity.driver_version, identity.cuda_driver_version) == ("580.126.09", "13.0")
-    assert (found.uuid, found.name) == (CARD_A, "NVIDIA H100 80GB HBM3")
+    assert (found.uuid, found.name) == (GPU_A, "NVIDIA H100 80GB HBM3")
     assert (found.power_limit_w, found.power_limit_requested_w) == (650.0, 700.0)
     assert (found.max_sm_clock_mhz, found.max_mem_clock_mhz) == (1980, 2619)
     assert (found.ecc, found.mig, found.vram_total_mib) == (True, False, 80 * 1024.0)
     assert found.processes == ((4242, 60 * 1024.0), (4300, None))
 
 
-def test_what_a_gaming_card_does_not_have_is_none_in_its_identity(
+def test_what_a_gaming_gpu_does_not_have_is_none_in_its_identity(
     nvml: StubNvml, session: Nvml
 ) -> None:
     nvml.drop(
@@ -371,7 +369,7 @@ def test_what_a_gaming_card_does_not_have_is_none_in_its_identity(
         "cuda_version",
     )
     identity = session.identity()
-    (found,) = identity.cards
+    (found,) = identity.gpus
     assert (identity.cuda_driver_version, found.ecc, found.mig, found.processes) == (
         None,
         None,
@@ -389,11 +387,11 @@ def test_the_version_of_cuda_reads_as_people_write_it(
     assert session.identity().cuda_driver_version == text
 
 
-def test_a_card_without_processes_has_none_running_and_not_unknown(
+def test_a_gpu_without_processes_has_none_running_and_not_unknown(
     nvml: StubNvml, session: Nvml
 ) -> None:
     nvml.set({"gpu0.procs": ""})
-    assert session.identity().cards[0].processes == ()
+    assert session.identity().gpus[0].processes == ()
 
 
 def test_the_long_process_entries_of_the_first_535_drivers_are_not_read_as_false_pids(
@@ -406,7 +404,7 @@ def test_the_long_process_entries_of_the_first_535_drivers_are_not_read_as_false
             "gpu0.procs": "11:1048576,22:2097152,33:na",
         }
     )
-    assert session.identity().cards[0].processes == ((11, 1.0), (22, 2.0), (33, None))
+    assert session.identity().gpus[0].processes == ((11, 1.0), (22, 2.0), (33, None))
 
 
 def test_text_that_is_no_utf8_is_unknown(nvml: StubNvml) -> None:
@@ -418,10 +416,10 @@ def test_text_that_is_no_utf8_is_unknown(nvml: StubNvml) -> None:
     session.close()
 
 
-def test_a_lost_card_is_left_out_of_the_identity(nvml: StubNvml) -> None:
-    nvml.set({"device_count": 2}, card(1, CARD_B))
+def test_a_lost_gpu_is_left_out_of_the_identity(nvml: StubNvml) -> None:
+    nvml.set({"device_count": 2}, gpu(1, GPU_B))
     session = Nvml()
     session.open()
     nvml.set({"gpu0.lost": 1})
-    assert [found.uuid for found in session.identity().cards] == [CARD_B]
+    assert [found.uuid for found in session.identity().gpus] == [GPU_B]
     session.close()

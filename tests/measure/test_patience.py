@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.measure.patience import LOOK_EVERY_S, Limits, Patience
+from monitor.measure.stream.patience import LOOK_EVERY_S, Limits, Patience
 from monitor.model import Outcome
 
 LIMITS = Limits(max_wait_s=4.0, hang_after_s=10.0, give_up_s=100.0, answer_s=60.0)

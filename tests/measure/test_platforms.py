@@ -1,7 +1,7 @@
-"""What each kind of card offers, played through the stub of NVML: what it lacks is None and never
+"""What each kind of GPU offers, played through the stub of NVML: what it lacks is None and never
 zero, what it has has our unit.
 
-The cards of captures/nvidia-smi were really asked (PROVENANCE.md there). DOCUMENTED are as people
+The GPUs of captures/nvidia-smi were really asked (PROVENANCE.md there). DOCUMENTED are as people
 reported them: no capture is at hand.
 """
 
@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from nvml import CARD_A, StartWatch, StubNvml
+from nvml import GPU_A, StartWatch, StubNvml
 
-from monitor.judge.cards import judge_cards
-from monitor.measure.cardsession import CardsIdentity
-from monitor.measure.gpustate import Timing
-from monitor.measure.nvml import Nvml
-from monitor.model import CardsView, GpuReading
+from monitor.judge.gpu_faults import judge_gpus
+from monitor.measure.gpu.nvml import Nvml
+from monitor.measure.gpu.session import GpusIdentity
+from monitor.measure.gpu.state import Timing
+from monitor.model import GpuReading, GpusView
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 CAPTURES = Path(__file__).parents[1] / "captures" / "nvidia-smi" / "field_support.csv"
@@ -51,7 +51,7 @@ DOCUMENTED: dict[str, Smi] = {
         "clocks_event_reasons_counters.hw_thermal_slowdown [us]": "0 us",
         "clocks_event_reasons_counters.hw_power_brake_slowdown [us]": "0 us",
     },
-    # A guest with a share of a card sees its memory and its use, as a rule not the sensors of the
+    # A guest with a share of a GPU sees its memory and its use, as a rule not the sensors of the
     # host (NVIDIA vGPU software user guide).
     "vgpu-guest": {
         "driver": "550.127.05",
@@ -133,11 +133,11 @@ def number(smi: Smi, field: str) -> float | None:
 
 
 def play(nvml: StubNvml, smi: Smi) -> None:
-    """One card of this kind."""
+    """One GPU of this kind."""
     values: dict[str, object] = {
         "driver_version": smi["driver"],
-        "gpu0.uuid": CARD_A,
-        "gpu0.name": "a card",
+        "gpu0.uuid": GPU_A,
+        "gpu0.name": "a GPU",
     }
     for field, (key, unit) in KEYS.items():
         value = number(smi, field)
@@ -160,7 +160,7 @@ def session(nvml: StubNvml, request: pytest.FixtureRequest) -> Iterator[Nvml]:
 
 
 def look(session: Nvml) -> GpuReading:
-    return session.read(CARD_A, NOON, 7)
+    return session.read(GPU_A, NOON, 7)
 
 
 def on(*platforms: str) -> pytest.MarkDecorator:
@@ -178,7 +178,7 @@ def on(*platforms: str) -> pytest.MarkDecorator:
     indirect=["session"],
     ids=list(PLATFORMS),
 )
-def test_a_reading_has_what_the_card_has_in_our_units_and_none_for_the_rest(
+def test_a_reading_has_what_the_gpu_has_in_our_units_and_none_for_the_rest(
     session: Nvml, smi: Smi
 ) -> None:
     def told(field: str, unit: float = 1.0, part: float = 1.0) -> float | None:
@@ -194,8 +194,8 @@ def test_a_reading_has_what_the_card_has_in_our_units_and_none_for_the_rest(
         assert reading == GpuReading(
             at=NOON,
             monotonic_ns=7,
-            uuid=CARD_A,
-            name="a card",
+            uuid=GPU_A,
+            name="a GPU",
             temp_c=told("temperature.gpu"),
             mem_temp_c=told("temperature.memory"),
             margin_c=told("temperature.gpu.tlimit"),
@@ -224,8 +224,8 @@ def test_a_reading_has_what_the_card_has_in_our_units_and_none_for_the_rest(
     indirect=["session"],
     ids=list(PLATFORMS),
 )
-def test_an_identity_has_what_the_card_has_and_none_for_the_rest(session: Nvml, smi: Smi) -> None:
-    (found,) = session.identity().cards
+def test_an_identity_has_what_the_gpu_has_and_none_for_the_rest(session: Nvml, smi: Smi) -> None:
+    (found,) = session.identity().gpus
     assert (found.power_limit_w, found.power_limit_requested_w) == (
         number(smi, "enforced.power.limit [W]"),
         number(smi, "power.limit [W]"),
@@ -249,17 +249,17 @@ async def test_no_platform_is_blind_or_faulty_for_what_it_lacks_its_p_state_or_a
     play(nvml, PLATFORMS[platform])
     watch = start_watch(timing=Timing(identity_s=0.02))
     deadline = time.monotonic() + 5
-    while watch.answering() != {CARD_A} and time.monotonic() < deadline:
+    while watch.answering() != {GPU_A} and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
     state, identity = watch.state(), watch.identity()
-    seen = CardsView(watch.known(), watch.answering(), state.troubles)
+    seen = GpusView(watch.known(), watch.answering(), state.troubles)
     watch.stop()
-    assert (state.status, state.reason, seen.answering) == ("ok", None, {CARD_A})
-    assert isinstance(identity, CardsIdentity)
-    assert judge_cards("local", seen, [], [], datetime.now(UTC)) == []
+    assert (state.status, state.reason, seen.answering) == ("ok", None, {GPU_A})
+    assert isinstance(identity, GpusIdentity)
+    assert judge_gpus("local", seen, [], [], datetime.now(UTC)) == []
 
 
-def test_the_captures_are_of_cards_that_are_well_and_yet_not_in_p0_or_power_capped_while_idle() -> (
+def test_the_captures_are_of_gpus_that_are_well_and_yet_not_in_p0_or_power_capped_while_idle() -> (
     None
 ):
     idle = PLATFORMS["rtx-2080-super idle"]
@@ -275,8 +275,8 @@ def test_the_captures_are_of_cards_that_are_well_and_yet_not_in_p0_or_power_capp
 def test_a_geforce_has_no_margin_no_memory_temperature_no_ecc_and_no_mig_but_counts_throttling(
     session: Nvml, platform: str
 ) -> None:
-    reading, (card,) = look(session), session.identity().cards
-    assert (reading.margin_c, reading.mem_temp_c, card.ecc, card.mig) == (None, None, None, None)
+    reading, (gpu,) = look(session), session.identity().gpus
+    assert (reading.margin_c, reading.mem_temp_c, gpu.ecc, gpu.mig) == (None, None, None, None)
     assert None not in (
         reading.temp_c,
         reading.throttle_thermal_ns,
@@ -300,7 +300,7 @@ def test_an_l40s_has_a_margin_and_no_memory_temperature(session: Nvml, platform:
 
 
 @on("h100 load", "h200 load")
-def test_a_card_for_data_centres_has_everything(session: Nvml, platform: str) -> None:
+def test_a_gpu_for_data_centres_has_everything(session: Nvml, platform: str) -> None:
     reading = look(session)
     assert None not in (
         reading.margin_c,
@@ -313,11 +313,11 @@ def test_a_card_for_data_centres_has_everything(session: Nvml, platform: str) ->
 
 
 @on("h100-mig load", "h200-mig load")
-def test_a_divided_card_keeps_its_temperatures_power_and_clocks_and_has_no_utilisation(
+def test_a_divided_gpu_keeps_its_temperatures_power_and_clocks_and_has_no_utilisation(
     session: Nvml, platform: str
 ) -> None:
-    reading, (card,) = look(session), session.identity().cards
-    assert (card.mig, reading.util) == (True, None)
+    reading, (gpu,) = look(session), session.identity().gpus
+    assert (gpu.mig, reading.util) == (True, None)
     assert None not in (
         reading.temp_c,
         reading.mem_temp_c,
@@ -332,14 +332,14 @@ def test_a_divided_card_keeps_its_temperatures_power_and_clocks_and_has_no_utili
 def test_a_dgx_spark_has_no_memory_of_its_own_no_memory_clock_and_no_power_limit(
     session: Nvml, platform: str
 ) -> None:
-    reading, (card,) = look(session), session.identity().cards
+    reading, (gpu,) = look(session), session.identity().gpus
     assert (
         reading.vram_used_mib,
         reading.mem_clock_mhz,
         reading.power_limit_w,
         reading.mem_temp_c,
     ) == (None, None, None, None)
-    assert (card.vram_total_mib, card.power_limit_w, card.power_limit_requested_w) == (
+    assert (gpu.vram_total_mib, gpu.power_limit_w, gpu.power_limit_requested_w) == (
         None,
         None,
         None,
@@ -364,11 +364,11 @@ def test_a_guest_without_any_sensor_is_read_for_what_it_has(session: Nvml, platf
 
 
 @on("wsl2")
-def test_under_wsl2_a_utilisation_that_is_not_told_is_unknown_and_not_an_idle_card(
+def test_under_wsl2_a_utilisation_that_is_not_told_is_unknown_and_not_an_idle_gpu(
     session: Nvml, platform: str
 ) -> None:
-    reading, (card,) = look(session), session.identity().cards
-    assert (reading.util, card.processes, reading.temp_c, reading.power_w) == (
+    reading, (gpu,) = look(session), session.identity().gpus
+    assert (reading.util, gpu.processes, reading.temp_c, reading.power_w) == (
         None,
         None,
         52.0,

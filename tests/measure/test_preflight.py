@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from standin import StandIn
 
-from monitor.measure import api
-from monitor.measure import preflight as preflight_module
-from monitor.measure.answer import Answer
-from monitor.measure.preflight import Check, Preflight, is_buffered
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import client
+from monitor.measure.server import api
+from monitor.measure.server import preflight as preflight_module
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.server.preflight import Check, Preflight, is_buffered
+from monitor.measure.stream.answer import Answer
+from monitor.measure.stream.client import client
 from monitor.model import Probe
 
 SKY = Probe(

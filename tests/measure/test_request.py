@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.measure.request import canary_request, tokenize_body
+from monitor.measure.stream.request import canary_request, tokenize_body
 from monitor.model import Probe
 
 CHAT = Probe(

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from histories import a_probe
 
-from monitor.measure.api import ServerRefusedError, ServerUnreachableError
 from monitor.measure.score import MOST_TOKENS, score, scored_tokens
+from monitor.measure.server.api import ServerRefusedError, ServerUnreachableError
 from monitor.model import PinnedOutput
 
 CAPTURE = (

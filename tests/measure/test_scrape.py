@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin import StandIn
 
-from monitor.measure.scrape import ALIASES, MetricsPage, looks_like_metrics, parse_page
+from monitor.measure.server.metrics_page import ALIASES, MetricsPage, looks_like_metrics, parse_page
 from monitor.model import ServerPage
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-0.32.0"

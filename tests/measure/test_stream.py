@@ -16,10 +16,10 @@ import pytest
 from standin import StandIn
 
 from monitor.config.values import Secret
-from monitor.measure import patience, sse
-from monitor.measure.patience import Limits
-from monitor.measure.request import CanaryRequest
-from monitor.measure.stream import MAX_ERROR_BODY, Stream, client, stream
+from monitor.measure.stream import patience, sse
+from monitor.measure.stream.client import MAX_ERROR_BODY, Stream, client, stream
+from monitor.measure.stream.patience import Limits
+from monitor.measure.stream.request import CanaryRequest
 from monitor.model import Outcome
 
 KEY = "sk-4f1d-never-shown"

@@ -20,13 +20,17 @@ from httpcore._synchronization import current_async_library
 from standin import StandIn
 
 from monitor.config.settings import TargetSettings
-from monitor.measure import dial
-from monitor.measure.arrivals import Backend
-from monitor.measure.patience import Limits
-from monitor.measure.request import CanaryRequest
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import ConnectionSetupError, Stream, client, client_of, stream
-from monitor.measure.transport import EXCEPTIONS, goes_through_a_proxy, well_known_authorities
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream import tcp as dial
+from monitor.measure.stream.arrivals import Backend
+from monitor.measure.stream.client import ConnectionSetupError, Stream, client, client_of, stream
+from monitor.measure.stream.patience import Limits
+from monitor.measure.stream.request import CanaryRequest
+from monitor.measure.stream.transport import (
+    EXCEPTIONS,
+    goes_through_a_proxy,
+    well_known_authorities,
+)
 from monitor.model import Outcome
 
 from .peers import CA_FILE, Peer, peer

@@ -13,7 +13,7 @@ MINUTE_US = 60_000_000
 
 
 def drawn(minutes: int) -> Sketch:
-    """Canaries of two probes, one slower than the other, and a card."""
+    """Canaries of two probes, one slower than the other, and a GPU."""
     sketch = Sketch()
     for minute in range(minutes):
         sketch.watch("local", a_canary(minute, decode_tok_s=100.0))

@@ -13,7 +13,7 @@ import pytest
 
 from monitor.cli import main
 from monitor.config import Settings, load_probes, shipped_probes_dir
-from monitor.judge.shift import LEAST_REPEATS, NOISE_FLOOR_NAT
+from monitor.judge.quality.shift import LEAST_REPEATS, NOISE_FLOOR_NAT
 from monitor.model import SAMPLE_FIELDS, Outcome, Phase, Verdict
 from monitor.simulate import records
 from monitor.simulate.assemble import make_world, switch

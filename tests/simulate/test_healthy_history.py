@@ -16,10 +16,10 @@ from statistics import mean, median, pstdev
 import pytest
 
 from monitor.config import Settings, load_probes, shipped_probes_dir
-from monitor.judge.gate import judge_gate
-from monitor.judge.pinned import shift_between
-from monitor.judge.pinning import noise_of, outputs_of
-from monitor.judge.shift import NOISE_FLOOR_NAT
+from monitor.judge.quality.gate import judge_gate
+from monitor.judge.quality.pinned import shift_between
+from monitor.judge.quality.pinning import noise_of, outputs_of
+from monitor.judge.quality.shift import NOISE_FLOOR_NAT
 from monitor.model import ObservedAnswer, Outcome, Pin, Probe, TokenLogprob
 from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, prompt_of
 from monitor.simulate.asking import Asking

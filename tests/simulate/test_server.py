@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from monitor.measure.canary import Canary, Measurement
-from monitor.measure.scrape import MetricsPage
-from monitor.measure.stream import client as http_client
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream.client import client as http_client
 from monitor.model import Outcome, Phase, Probe, ServerPage
 from monitor.simulate.assemble import make_world
 from monitor.simulate.engine import EngineConfig

@@ -14,10 +14,10 @@ import pytest
 from histories import NOON, a_sample
 
 from monitor.model import CanaryPoint, Phase, Verdict
+from monitor.replay.csv import table as csvtable
+from monitor.replay.csv.points import ReadingCsv, SampleCsv
+from monitor.replay.csv.table import CsvError
 from monitor.show.records import csv_text, sample_record
-from monitor.store import csvtable
-from monitor.store.csvpoints import ReadingCsv, SampleCsv
-from monitor.store.csvtable import CsvError
 from monitor.store.times import to_us
 
 FIRST = "2026-03-01T12:00:00Z"
@@ -284,18 +284,18 @@ def readings(path: Path) -> list[tuple[str, object]]:
     return [row for chunk in ReadingCsv(path).chunks() for row in chunk]
 
 
-def test_readings_of_servers_and_cards_stand_in_one_file(tmp_path: Path) -> None:
+def test_readings_of_servers_and_gpus_stand_in_one_file(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "kind,target,at,state,running,engine_steps,gpu_uuid,temp_c_median,temp_c_max,sm_clock_mhz_median,event_reasons,throttle_thermal_ns",
         f"server,local,{FIRST},ok,3,1200,,,,,,",
         f"gpu,,{FIRST},,,,GPU-1,61.5,64,1980,4,7000000000000000",
     )
-    (server_target, server), (card_target, card) = readings(path)
-    assert (server_target, card_target) == ("local", "")
+    (server_target, server), (gpu_target, gpu) = readings(path)
+    assert (server_target, gpu_target) == ("local", "")
     assert (server.state, server.running, server.engine_steps) == ("ok", 3.0, 1200.0)  # type: ignore[attr-defined]
-    assert (card.uuid, card.temp_c, card.sm_clock_mhz) == ("GPU-1", 61.5, 1980.0)  # type: ignore[attr-defined]
-    assert (card.event_reasons, card.throttle_thermal_ns) == (4, 7_000_000_000_000_000)  # type: ignore[attr-defined]
+    assert (gpu.uuid, gpu.temp_c, gpu.sm_clock_mhz) == ("GPU-1", 61.5, 1980.0)  # type: ignore[attr-defined]
+    assert (gpu.event_reasons, gpu.throttle_thermal_ns) == (4, 7_000_000_000_000_000)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ ANSWER = "ttft_ms,e2e_ms,decode_tok_s,completion_tokens"
             "sm_clock_mhz,gpu_temp_c,gpu_mem_temp_c,power_w",
             ["3500,92,108,1200"] * 50,
             60,
-            id="a hot and fast card",
+            id="a hot and fast GPU",
         ),
         pytest.param(
             "power_w,sm_clock_mhz,queue_ms,ttft_ms", ["0,0,0,0"] * 50, 60, id="nothing but noughts"
@@ -632,21 +632,21 @@ def test_a_pipe_is_read_whole_and_its_lines_are_told(rows: int, tmp_path: Path) 
     assert problem == f":{rows + 2}: column ttft_ms: is 'slow', which is no number"
 
 
-def test_a_card_that_no_column_names_is_a_card_of_the_target(tmp_path: Path) -> None:
+def test_a_gpu_that_no_column_names_is_a_gpu_of_the_target(tmp_path: Path) -> None:
     path = written(
         tmp_path, "started_at,gpu_temp_c,ttft_ms", f"{FIRST},61,40", "2026-03-01T12:01:00Z,,40"
     )
     assert [point.gpu_uuid for point in points(path)] == ["unnamed", None]
-    [(_, card)] = readings(written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61"))
-    assert card.uuid == "unnamed"  # type: ignore[attr-defined]
+    [(_, gpu)] = readings(written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61"))
+    assert gpu.uuid == "unnamed"  # type: ignore[attr-defined]
     assert [
         point.gpu_uuid for point in points(written(tmp_path, "started_at,ttft_ms", f"{FIRST},40"))
     ] == [None]
 
 
-def test_several_cards_that_are_not_named_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_several_gpus_that_are_not_named_cannot_be_told_apart(tmp_path: Path) -> None:
     path = written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61", f"gpu,{FIRST},84")
-    with pytest.raises(CsvError, match="tell the cards apart by their UUIDs"):
+    with pytest.raises(CsvError, match="tell the GPUs apart by their UUIDs"):
         readings(path)
     apart = written(
         tmp_path, "kind,target,at,temp_c_median", f"gpu,a,{FIRST},61", f"gpu,b,{FIRST},84"

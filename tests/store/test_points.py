@@ -9,8 +9,8 @@ import pytest
 from histories import NOON, History, a_sample
 from sqlalchemy import update
 
-from monitor.judge.drift.replay import known_us
 from monitor.model import FingerprintField, Outcome, Phase, ServerPage, Verdict
+from monitor.replay.replay import known_us
 from monitor.store import detectors, fingerprints, points, record, tables
 from monitor.store.detectors import StoredDetector
 from monitor.store.points import Cursor, Stretch
@@ -20,7 +20,7 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 def look(history: History, uuid: str, second: int, temp_c: float) -> None:
-    """One stored window of a card."""
+    """One stored window of a GPU."""
     values = {
         "count": 5,
         "temp_c_min": temp_c - 9,
@@ -104,7 +104,7 @@ def test_what_is_dated_later_than_it_can_be_is_left_out(history: History) -> Non
     assert [point.at_us for _, point in found] == [to_us(NOON), to_us(NOON + 2 * MINUTE)]
 
 
-def test_only_what_is_newer_and_of_this_target_or_card_is_given(history: History) -> None:
+def test_only_what_is_newer_and_of_this_target_or_gpu_is_given(history: History) -> None:
     ids = history.samples([a_sample(started_at=NOON + n * MINUTE) for n in range(4)])
     history.sample(target="other")
     assert [row for row, _ in history.do(lambda c: points.canaries_after(c, 1, ids[1]))] == ids[2:]
@@ -119,8 +119,8 @@ def test_only_what_is_newer_and_of_this_target_or_card_is_given(history: History
         2.0,
         105.0,
     )
-    [(_, card)] = history.do(lambda c: points.cards_after(c, ["GPU-2"], 0))
-    assert (card.uuid, card.temp_c, card.throttle_thermal_ns, card.margin_c) == (
+    [(_, gpu)] = history.do(lambda c: points.gpus_after(c, ["GPU-2"], 0))
+    assert (gpu.uuid, gpu.temp_c, gpu.throttle_thermal_ns, gpu.margin_c) == (
         "GPU-2",
         70.0,
         7,
@@ -145,22 +145,22 @@ def test_a_long_stretch_comes_in_pages_and_whole(
         begin = points.cursor_at(connection, 1, ["GPU-1"], NOON + 2 * MINUTE)
         end = points.cursor_at(connection, 1, ["GPU-1"], None)
         stretch = Stretch(connection, 1, ["GPU-1"], begin, end)
-        found = list(merge(stretch.canaries(), stretch.servers(), stretch.cards(), key=known_us))
+        found = list(merge(stretch.canaries(), stretch.servers(), stretch.gpus(), key=known_us))
     assert len(found) == 3 * 8
     assert begin == Cursor(2, 2, 2)
     assert end == Cursor(10, 10, 10)
     assert [known_us(point) for point in found] == sorted(known_us(point) for point in found)
 
 
-def test_the_cards_of_a_target_are_those_the_daemon_noted_and_those_its_samples_name(
+def test_the_gpus_of_a_target_are_those_the_daemon_noted_and_those_its_samples_name(
     history: History,
 ) -> None:
     history.target()
-    assert history.do(lambda c: points.cards_of(c, 1)) == []
-    history.do(lambda c: detectors.note_cards(c, 1, ["GPU-2"]))
-    history.do(lambda c: detectors.note_cards(c, 1, ["GPU-3"]))
+    assert history.do(lambda c: points.gpus_of(c, 1)) == []
+    history.do(lambda c: detectors.note_gpus(c, 1, ["GPU-2"]))
+    history.do(lambda c: detectors.note_gpus(c, 1, ["GPU-3"]))
     history.sample(gpu_uuid="GPU-1")
-    assert history.do(lambda c: points.cards_of(c, 1)) == ["GPU-1", "GPU-2", "GPU-3"]
+    assert history.do(lambda c: points.gpus_of(c, 1)) == ["GPU-1", "GPU-2", "GPU-3"]
 
 
 def test_what_was_learnt_is_kept_in_the_place_of_what_was_there(history: History) -> None:

@@ -14,7 +14,7 @@ import pytest
 from histories import NOON
 from sqlalchemy import Connection
 
-from monitor.errors import Told
+from monitor.errors import UserError
 from monitor.store import database, queries, record, writer
 from monitor.store.database import DatabaseError, open_writer
 from monitor.store.writer import Writer
@@ -166,9 +166,9 @@ def test_a_told_error_is_the_callers_to_tell_and_not_in_the_log(
     store: Writer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def work(connection: Connection) -> None:
-        raise Told("there is no incident 7")
+        raise UserError("there is no incident 7")
 
-    with pytest.raises(Told):
+    with pytest.raises(UserError):
         store.do(work)
     assert caplog.records == []
 

@@ -20,18 +20,18 @@ from one another; the target's name is used in texts alone.
     speed.py      decode rate (sensitive) and time to first token (coarse): effects
     levels.py     service levels from few canaries
     window.py     before and after a change of configuration: two samples under like load
-    heat.py       one card: throttle time, margin, clock, power, unexplained heat: early warnings
+    heat.py       one GPU: throttle time, margin, clock, power, unexplained heat: early warnings
     and signs; its parts:
     looks.py          from looks to minutes, and from minutes to longer stretches
-    cardrules.py      when a minute counts as a sign, and what is normal for a card; latch.py: when
+    cardrules.py      when a minute counts as a sign, and what is normal for a GPU; latch.py: when
     minutes make a sign
     thermalmodel.py   temperature against power; clockmodel.py: clock against both; fit.py: the line
     under them; forecast.py
-    cardhistory.py    what a card was like, for days
+    cardhistory.py    what a GPU was like, for days
     cardtexts.py      what its signs say to a person; cardproof.py: what works, and which reading is
     missing
     clocks.py     what a lost clock costs
-    ceiling.py    how hard a card works when it works hardest, and when it rests
+    ceiling.py    how hard a GPU works when it works hardest, and when it rests
     flow.py       the server's own figures between canaries, in blocks (flowblocks.py): queue,
     acceptance, prompt length
     prefix.py     whether the prefix cache still finds what it should

@@ -1,7 +1,7 @@
 """All of drift detection for one target: fed with points, told the time, asked what it finds. All
 state is plain data.
 
-    detector.observe(point, settings)      a canary, a look at a card, or a reading of the metrics
+    detector.observe(point, settings)      a canary, a look at a GPU, or a reading of the metrics
     page; each stream in its own order
     detector.advance(now_us, settings)     closes the blocks that are over; whether what is found
     may have changed
@@ -16,40 +16,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from monitor.judge.drift import troubles
-from monitor.judge.drift.attendance import call_roll
-from monitor.judge.drift.ceiling import Ceiling
-from monitor.judge.drift.clocks import Elasticity
-from monitor.judge.drift.findings import finding_of
-from monitor.judge.drift.flow import FlowChannel
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.levels import LevelChannel
-from monitor.judge.drift.prefix import PrefixChannel
-from monitor.judge.drift.speed import SpeedChannel
-from monitor.judge.drift.starts import StartChannel, slope_per_h
-from monitor.judge.drift.trouble import Seen, Trouble
-from monitor.judge.drift.values import (
-    DAY_US,
-    HOUR_US,
-    MINUTE_US,
-    SECOND_US,
+from monitor.judge.drift.evidence import (
     Armed,
-    CardSigns,
-    DriftSettings,
     Effect,
-    FlowSigns,
-    Signs,
-    Warned,
+    GpuComparison,
+    GpuWarning,
+    Observations,
+    ServerComparison,
 )
+from monitor.judge.drift.gpu.attendance import call_roll
+from monitor.judge.drift.gpu.ceiling import Ceiling
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.gpu.elasticity import Elasticity
+from monitor.judge.drift.problem import problems as troubles
+from monitor.judge.drift.problem.findings import finding_of
+from monitor.judge.drift.problem.problem import Observed, Problem
+from monitor.judge.drift.server.flow import FlowChannel
+from monitor.judge.drift.server.prefix_cache import PrefixChannel
+from monitor.judge.drift.server.starts import StartChannel, slope_per_h
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.speed.channel import SpeedChannel
+from monitor.judge.drift.speed.levels import LevelChannel
 from monitor.judge.drift.window import ChangeWindow, Comparison
-from monitor.model import CanaryPoint, CardPoint, Finding, Outcome, Point, Severity
+from monitor.model import CanaryPoint, Finding, GpuPoint, Outcome, Point, Severity
 
 STATE_VERSION = (
     2  # raise it when what is stored cannot be read by the next version: it then learns anew
 )
 GUARD_BLOCKS = 3  # what came so shortly before an onset may belong to it already
 GROWN = 1.25
-FORGET_CARD_US = 7 * DAY_US  # a card that was not seen for so long, while others were, is forgotten
+FORGET_GPU_US = 7 * DAY_US  # a GPU that was not seen for so long, while others were, is forgotten
 RELEARNT = "learnt anew"  # in the place of what was open
 COMPARED = ("decode", "ttft", "steps")
 MOVED_PCT = {
@@ -67,7 +63,7 @@ class Detector:
     speed: SpeedChannel = field(default_factory=SpeedChannel)
     levels: LevelChannel = field(default_factory=LevelChannel)
     window: ChangeWindow = field(default_factory=ChangeWindow)
-    cards: dict[str, CardChannel] = field(default_factory=dict)
+    gpus: dict[str, GpuChannel] = field(default_factory=dict)
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     flow: FlowChannel = field(default_factory=FlowChannel)
     prefix: PrefixChannel = field(default_factory=PrefixChannel)
@@ -77,16 +73,16 @@ class Detector:
         default_factory=list
     )  # before and after the newest change of configuration,
     compared_with: int = 0  # of so many canaries after it
-    open: dict[str, Trouble] = field(default_factory=dict)
+    open: dict[str, Problem] = field(default_factory=dict)
     signature: list[str] = field(default_factory=list)  # of what was open when it was judged last
 
     def observe(self, point: Point, settings: DriftSettings) -> None:
         """Take up one point."""
         if isinstance(point, CanaryPoint):
             self._canary(point, settings)
-        elif isinstance(point, CardPoint):
-            self._card(point.uuid, point.at_us).card(point, settings)
-            self.ceilings[point.uuid].card(point)
+        elif isinstance(point, GpuPoint):
+            self._gpu(point.uuid, point.at_us).gpu(point, settings)
+            self.ceilings[point.uuid].gpu(point)
         else:
             self.speed.server(point, settings)
             self.flow.server(point, settings)
@@ -96,23 +92,23 @@ class Detector:
             part.canary(point, settings)
         if (
             point.outcome != Outcome.HUNG
-            # an engine that stands still is a trouble of its own (judge/liveness.py), and not a
+            # an engine that stands still is a trouble of its own (judge/availability.py), and not a
             # queue
         ):
             self.levels.canary(point, settings)
         if point.gpu_uuid is not None:
-            self._card(point.gpu_uuid, point.known_us).canary(point, settings)
+            self._gpu(point.gpu_uuid, point.known_us).canary(point, settings)
             self.ceilings[point.gpu_uuid].canary(point)
 
-    def _card(self, uuid: str, at_us: int) -> CardChannel:
-        if uuid not in self.cards:
-            self.cards[uuid] = CardChannel(uuid)
+    def _gpu(self, uuid: str, at_us: int) -> GpuChannel:
+        if uuid not in self.gpus:
+            self.gpus[uuid] = GpuChannel(uuid)
             self.ceilings[uuid] = Ceiling()
-        card = self.cards[uuid]
-        if at_us >= card.attendance.roll_us:
-            for name in call_roll(self.cards, card.attendance, at_us, FORGET_CARD_US):
-                del self.cards[name], self.ceilings[name]
-        return card
+        gpu = self.gpus[uuid]
+        if at_us >= gpu.attendance.roll_us:
+            for name in call_roll(self.gpus, gpu.attendance, at_us, FORGET_GPU_US):
+                del self.gpus[name], self.ceilings[name]
+        return gpu
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool:
         """Close what is over by now. Whether what is found may have changed."""
@@ -120,8 +116,8 @@ class Detector:
         self.speed.advance(now_us, settings)
         self.levels.advance(now_us, settings)
         self.window.advance(now_us, settings)
-        for card in self.cards.values():
-            card.advance(now_us, settings)
+        for gpu in self.gpus.values():
+            gpu.advance(now_us, settings)
         closed = self.flow.advance(now_us, settings) or self.speed.last_index != before
         signature = self._signature()
         if not closed and signature == self.signature:
@@ -135,8 +131,8 @@ class Detector:
         """What is open in the parts that wait for no block."""
         signs = [
             f"{uuid} {name}"
-            for uuid, card in self.cards.items()
-            for name, latch in card.latches.items()
+            for uuid, gpu in self.gpus.items()
+            for name, latch in gpu.latches.items()
             if latch.open
         ]
         return signs + [
@@ -146,13 +142,13 @@ class Detector:
     # -- judging
     # ------------------------------------------------------------------------------------------------------
 
-    def _judge(self, now_us: int, settings: DriftSettings) -> list[Trouble]:
+    def _judge(self, now_us: int, settings: DriftSettings) -> list[Problem]:
         effects = self._effects(now_us, settings)
         levels = self.levels.effects(settings)
         warned = [
             warning
-            for card in self.cards.values()
-            for warning in card.warnings(settings, self.elasticity)
+            for gpu in self.gpus.values()
+            for warning in gpu.warnings(settings, self.elasticity)
         ]
         comparisons = self._compare(settings)
         slower = (
@@ -164,7 +160,7 @@ class Detector:
         workload = self.flow.workload_shift()
         if not (effects or levels or warned or workload or comparisons):
             return []
-        seen = Seen(
+        seen = Observed(
             effects=effects,
             levels=levels,
             warned=warned,
@@ -249,8 +245,12 @@ class Detector:
         return window.changed_us
 
     def _signs(
-        self, effects: dict[str, Effect], warned: list[Warned], now_us: int, settings: DriftSettings
-    ) -> Signs:
+        self,
+        effects: dict[str, Effect],
+        warned: list[GpuWarning],
+        now_us: int,
+        settings: DriftSettings,
+    ) -> Observations:
         """All that attribution may look at, before the trouble began and now."""
         since_us = min(
             [e.since_us for e in effects.values()] + [w.since_us for w in warned], default=now_us
@@ -265,12 +265,12 @@ class Detector:
         before = (since_us - DAY_US, since_us - int(GUARD_BLOCKS * settings.block_s * SECOND_US))
         now = (max(felt_us, now_us - HOUR_US), now_us + 1)
         start_us = self.starts.process_start_us
-        return Signs(
+        return Observations(
             effects=effects,
             calm=tuple(
                 c for c in COMPARED if c not in effects and self._is_calm(c, felt_us, settings)
             ),
-            cards=tuple(self._card_signs(uuid, before, now, settings) for uuid in self.cards),
+            gpus=tuple(self._gpu_signs(uuid, before, now, settings) for uuid in self.gpus),
             flow=self._flow_signs(before, now, settings),
             since_us=felt_us,
             restarted_us=self.starts.restarted(felt_us),
@@ -280,16 +280,16 @@ class Detector:
             else None,
         )
 
-    def _card_signs(
+    def _gpu_signs(
         self, uuid: str, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings
-    ) -> CardSigns:
-        signs = self.cards[uuid].signs(before, now, settings)
+    ) -> GpuComparison:
+        signs = self.gpus[uuid].signs(before, now, settings)
         top_util, top_power_w, idle_util = self.ceilings[uuid].signs(before, now)
         return replace(signs, top_util=top_util, top_power_w=top_power_w, idle_util=idle_util)
 
     def _flow_signs(
         self, before: tuple[int, int], now: tuple[int, int], settings: DriftSettings
-    ) -> FlowSigns:
+    ) -> ServerComparison:
         return replace(self.flow.signs(before, now, settings), cached_share=self.prefix.share())
 
     # -- questions
@@ -309,7 +309,7 @@ class Detector:
         """What works, and what still learns."""
         found = [
             *self.levels.armed(settings),
-            *(a for card in self.cards.values() for a in card.armed(settings)),
+            *(a for gpu in self.gpus.values() for a in gpu.armed(settings)),
         ]
         return [
             *found,
@@ -325,11 +325,11 @@ class Detector:
         self.prefix.relearn()
         self.starts.accept(now_us)
         self.window.window = None
-        for card in self.cards.values():
-            card.relearn(now_us)
+        for gpu in self.gpus.values():
+            gpu.relearn(now_us)
         self.signature = [
             RELEARNT
-        ]  # judged anew at once: what a card still shows is not over because an answer was pinned
+        ]  # judged anew at once: what a GPU still shows is not over because an answer was pinned
 
 
 def _slower(comparisons: Iterable[Comparison], changed_us: int) -> dict[str, Effect]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from monitor.judge.drift.load import Load, decode_load, wait_load
-from monitor.judge.drift.values import HOUR_US, DriftSettings, Shift
+from monitor.judge.drift.evidence import Shift
+from monitor.judge.drift.settings import HOUR_US, DriftSettings
+from monitor.judge.drift.speed.load import Load, decode_load, wait_load
 from monitor.model import CanaryPoint
 
 KEPT = 320  # warm good canaries on either side of a change: some hours

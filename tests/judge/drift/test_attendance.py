@@ -1,43 +1,43 @@
-"""A card that was taken out, and one that is only silent."""
+"""A GPU that was taken out, and one that is only silent."""
 
 from __future__ import annotations
 
-from cardstories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of
+from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of
 
-from monitor.judge.drift.attendance import call_roll
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.values import DAY_US, HOUR_US, MINUTE_US
+from monitor.judge.drift.gpu.attendance import call_roll
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US
 
 WEEK_US = 7 * DAY_US
 
 
-def throttled() -> tuple[CardChannel, int]:
-    """A card that is held back by heat, and when it was last seen."""
+def throttled() -> tuple[GpuChannel, int]:
+    """A GPU that is held back by heat, and when it was last seen."""
     story = Story().play(1.0).play(0.3, thermal=0.9)
     return story.channel(), story.points[-1].at_us
 
 
 def without(
-    cards: dict[str, CardChannel], begin_us: int, hours: int, every_us: int = 5 * MINUTE_US
+    gpus: dict[str, GpuChannel], begin_us: int, hours: int, every_us: int = 5 * MINUTE_US
 ) -> list[str]:
-    """So many hours in which only GPU-2 is polled; which cards are to be forgotten in the end."""
+    """So many hours in which only GPU-2 is polled; which GPUs are to be forgotten in the end."""
     forget: list[str] = []
-    present = cards.setdefault("GPU-2", CardChannel("GPU-2"))
+    present = gpus.setdefault("GPU-2", GpuChannel("GPU-2"))
     for at_us in range(begin_us, begin_us + hours * HOUR_US, every_us):
         if at_us >= present.attendance.roll_us:
-            forget = call_roll(cards, present.attendance, at_us, WEEK_US)
-        present.card(HEALTHY._replace(at_us=at_us, uuid="GPU-2"), SETTINGS)
-        for card in cards.values():
-            card.advance(at_us, SETTINGS)
+            forget = call_roll(gpus, present.attendance, at_us, WEEK_US)
+        present.gpu(HEALTHY._replace(at_us=at_us, uuid="GPU-2"), SETTINGS)
+        for gpu in gpus.values():
+            gpu.advance(at_us, SETTINGS)
     return forget
 
 
-def test_a_card_that_was_taken_out_is_over_after_a_day_in_which_others_were_polled() -> None:
+def test_a_gpu_that_was_taken_out_is_over_after_a_day_in_which_others_were_polled() -> None:
     gone, last_us = throttled()
-    cards = {"GPU-1": gone}
-    without(cards, last_us, 23)
+    gpus = {"GPU-1": gone}
+    without(gpus, last_us, 23)
     assert signs_of(gone) == ["thermal_duty"]
-    without(cards, last_us + 23 * HOUR_US, 2)
+    without(gpus, last_us + 23 * HOUR_US, 2)
     assert signs_of(gone) == []
 
 
@@ -48,7 +48,7 @@ def test_meanwhile_it_is_told_when_it_was_last_seen() -> None:
     without({"GPU-1": gone}, last_us, 3)
     (later,) = gone.warnings(SETTINGS)
     assert (
-        "card GPU-1 (not seen since 2023-11-14 23:31 UTC) is held back for heat 90 % of the time"
+        "GPU GPU-1 (not seen since 2023-11-14 23:31 UTC) is held back for heat 90 % of the time"
         in later.summary
     )
     assert later.evidence["not_seen_since"] == "2023-11-14 23:31 UTC"
@@ -56,15 +56,15 @@ def test_meanwhile_it_is_told_when_it_was_last_seen() -> None:
 
 def test_where_nobody_was_polled_silence_closes_nothing() -> None:
     gone, last_us = throttled()
-    cards = {"GPU-1": gone}
-    without(cards, last_us, 2)
-    without(cards, last_us + 30 * DAY_US, 2)  # the monitor was off for a month
+    gpus = {"GPU-1": gone}
+    without(gpus, last_us, 2)
+    without(gpus, last_us + 30 * DAY_US, 2)  # the monitor was off for a month
     assert signs_of(gone) == ["thermal_duty"]
 
 
-def test_samples_that_name_the_worst_card_say_nothing_about_the_others() -> None:
+def test_samples_that_name_the_worst_gpu_say_nothing_about_the_others() -> None:
     quiet, _ = throttled()
-    worst = CardChannel("GPU-2")
+    worst = GpuChannel("GPU-2")
     for hour in range(48):
         assert (
             call_roll(
@@ -79,17 +79,17 @@ def test_samples_that_name_the_worst_card_say_nothing_about_the_others() -> None
     assert signs_of(quiet) == ["thermal_duty"]
 
 
-def test_one_look_from_the_future_makes_no_card_gone() -> None:
+def test_one_look_from_the_future_makes_no_gpu_gone() -> None:
     here, last_us = throttled()
-    cards = {"GPU-1": here}
-    without(cards, last_us, 1)
-    without(cards, last_us + 365 * DAY_US, 1, every_us=HOUR_US)
-    forget = without(cards, last_us + HOUR_US, 20)
+    gpus = {"GPU-1": here}
+    without(gpus, last_us, 1)
+    without(gpus, last_us + 365 * DAY_US, 1, every_us=HOUR_US)
+    forget = without(gpus, last_us + HOUR_US, 20)
     assert forget == []
     assert signs_of(here) == ["thermal_duty"]
 
 
-def test_a_card_that_comes_back_is_judged_again_with_what_is_normal_for_it() -> None:
+def test_a_gpu_that_comes_back_is_judged_again_with_what_is_normal_for_it() -> None:
     gone, last_us = throttled()
     normal = gone.normal
     without({"GPU-1": gone}, last_us, 30)
@@ -100,8 +100,8 @@ def test_a_card_that_comes_back_is_judged_again_with_what_is_normal_for_it() -> 
     assert gone.attendance.absent_us == 0
 
 
-def test_a_card_is_forgotten_after_a_week_in_which_others_were_polled() -> None:
+def test_a_gpu_is_forgotten_after_a_week_in_which_others_were_polled() -> None:
     gone, last_us = throttled()
-    cards = {"GPU-1": gone}
-    assert without(cards, last_us, 24 * 7 - 2, every_us=10 * MINUTE_US) == []
-    assert without(cards, last_us + (24 * 7 - 2) * HOUR_US, 4, every_us=10 * MINUTE_US) == ["GPU-1"]
+    gpus = {"GPU-1": gone}
+    assert without(gpus, last_us, 24 * 7 - 2, every_us=10 * MINUTE_US) == []
+    assert without(gpus, last_us + (24 * 7 - 2) * HOUR_US, 4, every_us=10 * MINUTE_US) == ["GPU-1"]

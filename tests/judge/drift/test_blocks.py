@@ -8,8 +8,8 @@ from statistics import pstdev
 
 import pytest
 
-from monitor.judge.drift.blocks import OpenBlocks, huber_mean, mad_sd
-from monitor.judge.drift.values import SECOND_US, DriftSettings
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
+from monitor.judge.drift.stats.blocks import OpenBlocks, huber_mean, mad_sd
 
 SETTINGS = DriftSettings(block_s=300.0, grace_s=30.0)
 

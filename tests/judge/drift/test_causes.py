@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
-from monitor.judge.drift.causes import attribute, figures
-from monitor.judge.drift.profiles import PROFILES
-from monitor.judge.drift.values import CardSigns, Effect, FlowSigns, Pair, Shift, Signs
+from monitor.judge.drift.cause.attribution import attribute, figures
+from monitor.judge.drift.cause.catalogue import CATALOGUE
+from monitor.judge.drift.evidence import (
+    Effect,
+    GpuComparison,
+    Observations,
+    Pair,
+    ServerComparison,
+    Shift,
+)
 from monitor.model import Cause, Kind, Severity
 
-SAME = CardSigns(
+SAME = GpuComparison(
     "GPU-1",
     temp_c=Pair(55.0, 55.0),
     mem_temp_c=Pair(65.0, 65.0),
@@ -33,7 +40,7 @@ SAME = CardSigns(
     top_util=Pair(0.95, 0.95),
     top_power_w=Pair(405.0, 405.0),
 )
-QUIET = FlowSigns(
+QUIET = ServerComparison(
     running=Pair(4.0, 4.0),
     waiting=Pair(0.0, 0.0),
     queue_ms=Pair(1.0, 1.0),
@@ -51,14 +58,14 @@ def effect(channel: str, change_pct: float = -8.0) -> Effect:
 
 
 def signs(
-    card: CardSigns | None = SAME,
-    flow: FlowSigns = QUIET,
+    gpu: GpuComparison | None = SAME,
+    flow: ServerComparison = QUIET,
     felt: Mapping[str, float] | None = None,
     **more: Any,
-) -> Signs:
+) -> Observations:
     felt = {"decode": -8.0} if felt is None else felt
     effects = {channel: effect(channel, change) for channel, change in felt.items()}
-    return Signs(effects, calm=(), cards=() if card is None else (card,), flow=flow, **more)
+    return Observations(effects, calm=(), gpus=() if gpu is None else (gpu,), flow=flow, **more)
 
 
 HOT = replace(
@@ -122,7 +129,7 @@ ROWS = [
         signs(SAME, QUIET, {"cache": 150.0}, digest_changed_us=0),
     ),
     (
-        "another process on the card",
+        "another process on the GPU",
         Cause.NEIGHBOUR,
         Kind.SPEED,
         signs(SHARED, QUIET, {"decode": -30.0, "ttft": 45.0}),
@@ -154,17 +161,17 @@ ROWS = [
 @pytest.mark.parametrize(
     ("cause", "kind", "seen"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_the_cause_of_slow_decoding_is(cause: Cause, kind: Kind, seen: Signs) -> None:
+def test_the_cause_of_slow_decoding_is(cause: Cause, kind: Kind, seen: Observations) -> None:
     found = attribute(seen)
     assert (found.cause, found.kind) == (cause, kind)
 
 
 def test_the_table_has_every_cause_that_a_detector_can_name() -> None:
     elsewhere = {Cause.ANSWERS_CHANGED, Cause.SERVER_FAULT, Cause.UNEXPLAINED}
-    assert {profile.cause for profile in PROFILES} == set(Cause) - elsewhere
+    assert {profile.cause for profile in CATALOGUE} == set(Cause) - elsewhere
 
 
-def test_a_card_that_was_always_at_its_power_limit_is_not_capped() -> None:
+def test_a_gpu_that_was_always_at_its_power_limit_is_not_capped() -> None:
     always = replace(
         SAME,
         power_duty=Pair(0.98, 0.99),
@@ -174,7 +181,7 @@ def test_a_card_that_was_always_at_its_power_limit_is_not_capped() -> None:
     assert attribute(signs(always)).cause is Cause.UNEXPLAINED
 
 
-def test_a_card_that_has_nothing_to_do_is_not_held_back() -> None:
+def test_a_gpu_that_has_nothing_to_do_is_not_held_back() -> None:
     idle = replace(
         HIDDEN, util=Pair(0.9, 0.01), sm_clock_mhz=Pair(1980.0, 345.0), top_util=Pair(0.95, None)
     )
@@ -192,7 +199,7 @@ def test_a_quiet_night_is_no_busy_processor() -> None:
     )
 
 
-def test_a_loss_that_grows_since_the_start_is_decay_although_the_card_waits_too() -> None:
+def test_a_loss_that_grows_since_the_start_is_decay_although_the_gpu_waits_too() -> None:
     assert attribute(signs(IDLE, slope_per_h=-0.005)).cause is Cause.UPTIME_DECAY
 
 
@@ -201,7 +208,7 @@ def test_a_limit_that_was_lowered_and_does_not_bind_slows_nothing() -> None:
     assert attribute(signs(roomy)).cause is Cause.UNEXPLAINED
 
 
-def test_a_neighbour_on_a_card_that_shows_no_memory_is_seen_while_the_server_rests() -> None:
+def test_a_neighbour_on_a_gpu_that_shows_no_memory_is_seen_while_the_server_rests() -> None:
     shared = replace(SAME, vram_used_mib=Pair(), idle_util=Pair(0.0, 0.33))
     quiet = replace(QUIET, running=Pair(0.4, 0.6))
     assert attribute(signs(shared, quiet, {"decode": -30.0})).cause is Cause.NEIGHBOUR
@@ -239,7 +246,7 @@ def test_heat_is_named_by_clock_and_temperature_where_the_counter_is_missing() -
     assert attribute(signs(blind)).cause is Cause.HEAT
 
 
-def test_a_card_that_lost_boost_bins_to_heat_is_hot_although_no_counter_ran() -> None:
+def test_a_gpu_that_lost_boost_bins_to_heat_is_hot_although_no_counter_ran() -> None:
     warm = replace(
         SAME, temp_c=Pair(62.0, 82.0), residual_c=18.0, sm_clock_mhz=Pair(2590.0, 2530.0)
     )
@@ -251,13 +258,13 @@ def test_a_heat_sink_that_is_still_warm_from_more_power_is_no_heat() -> None:
     assert attribute(signs(after)).cause is Cause.POWER_CAP
 
 
-def test_more_work_that_makes_a_card_hotter_is_not_heat() -> None:
+def test_more_work_that_makes_a_gpu_hotter_is_not_heat() -> None:
     worked = replace(SAME, temp_c=Pair(45.0, 60.0), residual_c=0.5, power_w=Pair(250.0, 400.0))
     assert attribute(signs(worked)).cause is Cause.UNEXPLAINED
 
 
 def test_what_cannot_be_proven_is_not_guessed_and_the_missing_reading_is_named() -> None:
-    blind = CardSigns(
+    blind = GpuComparison(
         "GPU-1",
         temp_c=Pair(55.0, 55.0),
         sm_clock_mhz=Pair(1980.0, 1700.0),
@@ -269,7 +276,7 @@ def test_what_cannot_be_proven_is_not_guessed_and_the_missing_reading_is_named()
     assert any("DCGM_FI_DEV_CLOCKS_EVENT_REASONS" in text for text in found.missing)
 
 
-def test_without_any_card_the_readings_of_a_card_are_what_is_missing() -> None:
+def test_without_any_gpu_the_readings_of_a_gpu_are_what_is_missing() -> None:
     found = attribute(signs(None))
     assert found.cause is Cause.UNEXPLAINED
     assert "none is watched" in found.missing[0]
@@ -279,11 +286,11 @@ def test_a_proven_cause_needs_no_list_of_missing_readings() -> None:
     assert attribute(signs(replace(HOT, power_limit_w=Pair(), brake_duty=Pair()))).missing == ()
 
 
-def test_the_card_that_shows_it_is_named() -> None:
-    two = replace(signs(), cards=(replace(SAME, uuid="GPU-cool"), replace(HOT, uuid="GPU-hot")))
+def test_the_gpu_that_shows_it_is_named() -> None:
+    two = replace(signs(), gpus=(replace(SAME, uuid="GPU-cool"), replace(HOT, uuid="GPU-hot")))
     found = attribute(two)
-    assert found.card is not None
-    assert found.card.uuid == "GPU-hot"
+    assert found.gpu is not None
+    assert found.gpu.uuid == "GPU-hot"
 
 
 def test_a_second_cause_that_is_proven_as_well_is_told_beside_the_first() -> None:

@@ -1,10 +1,11 @@
-"""How hard a card works when it works hardest, and when it rests."""
+"""How hard a GPU works when it works hardest, and when it rests."""
 
 from __future__ import annotations
 
-from monitor.judge.drift.ceiling import Ceiling
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, Pair
-from monitor.model import CanaryPoint, CardPoint
+from monitor.judge.drift.evidence import Pair
+from monitor.judge.drift.gpu.ceiling import Ceiling
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US
+from monitor.model import CanaryPoint, GpuPoint
 
 START_US = 1_700_000_000_000_000
 BEFORE, NOW = (START_US, START_US + HOUR_US), (START_US + HOUR_US, START_US + 2 * HOUR_US)
@@ -23,7 +24,7 @@ def looks(
         works = number % 10 < 10 * busy
         util = top if works else floor
         at_us = begin_us + number * 5 * SECOND_US
-        ceiling.card(CardPoint(at_us, "GPU-1", util=util, power_w=power_w if works else 75.0))
+        ceiling.gpu(GpuPoint(at_us, "GPU-1", util=util, power_w=power_w if works else 75.0))
 
 
 def test_the_ceiling_is_what_the_busiest_looks_show_whatever_the_load() -> None:
@@ -35,7 +36,7 @@ def test_the_ceiling_is_what_the_busiest_looks_show_whatever_the_load() -> None:
     assert power == Pair(400.0, 400.0)
 
 
-def test_a_card_that_is_kept_waiting_never_works_as_hard_as_it_did() -> None:
+def test_a_gpu_that_is_kept_waiting_never_works_as_hard_as_it_did() -> None:
     ceiling = Ceiling()
     looks(ceiling, START_US, 0.95)
     looks(ceiling, START_US + HOUR_US, 0.63)
@@ -49,7 +50,7 @@ def test_other_kernels_draw_less_when_they_work_hardest() -> None:
     assert ceiling.signs(BEFORE, NOW)[1] == Pair(400.0, 330.0)
 
 
-def test_a_card_that_hardly_works_shows_no_ceiling_but_a_floor() -> None:
+def test_a_gpu_that_hardly_works_shows_no_ceiling_but_a_floor() -> None:
     ceiling = Ceiling()
     looks(ceiling, START_US, 0.95, busy=0.1)
     looks(ceiling, START_US + HOUR_US, 0.95, floor=0.33, busy=0.1)
@@ -62,7 +63,7 @@ def test_where_polls_see_no_work_long_answers_tell_the_ceiling() -> None:
     ceiling = Ceiling()
     for minute in range(120):
         at_us = START_US + minute * MINUTE_US
-        ceiling.card(CardPoint(at_us, "GPU-1", util=0.0, power_w=75.0))
+        ceiling.gpu(GpuPoint(at_us, "GPU-1", util=0.0, power_w=75.0))
         for second in (0, 20):
             sent_us = at_us + second * SECOND_US
             util = 0.9 if minute < 60 else 0.6
@@ -87,8 +88,8 @@ def test_what_is_under_way_counts_before_its_quarter_of_an_hour_is_over() -> Non
     ceiling = Ceiling()
     looks(ceiling, START_US, 0.95)
     for number in range(30):
-        ceiling.card(
-            CardPoint(
+        ceiling.gpu(
+            GpuPoint(
                 START_US + HOUR_US + number * 5 * SECOND_US,
                 "GPU-1",
                 util=0.5 + 0.1 * (number % 2),
@@ -108,7 +109,7 @@ def test_two_days_are_kept() -> None:
 def test_a_look_from_the_future_neither_ends_the_ceiling_nor_forgets_the_past() -> None:
     ceiling = Ceiling()
     looks(ceiling, START_US, 0.95)
-    ceiling.card(CardPoint(START_US + 365 * 24 * HOUR_US, "GPU-1", util=0.9, power_w=400.0))
+    ceiling.gpu(GpuPoint(START_US + 365 * 24 * HOUR_US, "GPU-1", util=0.9, power_w=400.0))
     looks(ceiling, START_US + HOUR_US, 0.63)
     assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.95, 0.63)
     assert (
@@ -119,6 +120,6 @@ def test_a_look_from_the_future_neither_ends_the_ceiling_nor_forgets_the_past() 
 def test_one_late_look_does_not_turn_the_clock_back() -> None:
     ceiling = Ceiling()
     looks(ceiling, START_US, 0.95)
-    ceiling.card(CardPoint(START_US - HOUR_US, "GPU-1", util=0.1))
+    ceiling.gpu(GpuPoint(START_US - HOUR_US, "GPU-1", util=0.1))
     looks(ceiling, START_US + HOUR_US, 0.63)
     assert ceiling.signs(BEFORE, NOW)[0] == Pair(0.95, 0.63)

@@ -1,11 +1,11 @@
-"""What a card's clock is at this temperature and power."""
+"""What a GPU's clock is at this temperature and power."""
 
 from __future__ import annotations
 
 from random import Random
 
-from monitor.judge.drift.clockmodel import ClockModel
-from monitor.judge.drift.looks import Stretch
+from monitor.judge.drift.gpu.clock_model import ClockModel
+from monitor.judge.drift.gpu.readings import Stretch
 
 
 def minute(temp_c: float, power_w: float, clock: float, busy: int = 1) -> Stretch:
@@ -50,7 +50,7 @@ def test_less_power_than_ever_excuses_no_low_clock() -> None:
     assert found.share > 0.6
 
 
-def test_work_that_draws_more_than_the_card_ever_did_is_not_judged() -> None:
+def test_work_that_draws_more_than_the_gpu_ever_did_is_not_judged() -> None:
     assert spark().deficit(minute(80.0, 120.0, 2200.0)) is None
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_said_before_an_hour_of_work_was_seen() -> None:
     assert model.deficit(minute(70.0, 50.0, 1000.0)) is None
 
 
-def test_a_card_that_always_ran_at_one_clock_is_allowed_one_step_of_its_governor() -> None:
+def test_a_gpu_that_always_ran_at_one_clock_is_allowed_one_step_of_its_governor() -> None:
     model = ClockModel()
     for watts in range(300):
         model.learn(minute(50.0, 200.0 + watts, 1980.0))

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from monitor.judge.drift.clocks import DECODE, PREFILL, Elasticity
-from monitor.judge.drift.values import DriftSettings
+from monitor.judge.drift.gpu.elasticity import DECODE, PREFILL, Elasticity
+from monitor.judge.drift.settings import DriftSettings
 from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings()

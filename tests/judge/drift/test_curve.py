@@ -9,9 +9,15 @@ import random
 
 import pytest
 
-from monitor.judge.drift.curve import LoadCurve
-from monitor.judge.drift.curvefit import add_missing, fit_curve, refine, solve, weighted_parabola
-from monitor.judge.drift.load import Entry, Gathering, Load, decode_load, wait_load
+from monitor.judge.drift.speed.load import Entry, Gathering, Load, decode_load, wait_load
+from monitor.judge.drift.stats.curve import LoadCurve
+from monitor.judge.drift.stats.curve_fit import (
+    add_missing,
+    fit_curve,
+    refine,
+    solve,
+    weighted_parabola,
+)
 from monitor.model import CanaryPoint
 
 
@@ -170,7 +176,7 @@ def test_mates_are_told_by_the_tokens_generated_for_others_beside_ours() -> None
     assert decode_load(p).mates == pytest.approx(math.log1p(3.0))
 
 
-def test_a_slower_card_changes_no_load() -> None:
+def test_a_slower_gpu_changes_no_load() -> None:
     fast = CanaryPoint(0, 1, decode_tok_s=64.0, completion_tokens=65.0, e2e_ms=1000.0)
     fast = fast._replace(other_generation_tokens=195.0, other_prompt_tokens=640.0)
     slow = fast._replace(decode_tok_s=32.0, e2e_ms=2000.0)

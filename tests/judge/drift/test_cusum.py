@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from monitor.judge.drift.cusum import (
+from monitor.judge.drift.settings import DriftSettings
+from monitor.judge.drift.stats.cusum import (
     ExceedanceTest,
     LevelCusum,
     Sizes,
@@ -16,7 +17,6 @@ from monitor.judge.drift.cusum import (
     log_threshold,
     warnings_per_month,
 )
-from monitor.judge.drift.values import DriftSettings
 
 QUIET = Wander(math.exp(-1 / 8), 0.004**2)
 SIZES = Sizes(0.0305, 0.0834, 0.0025)

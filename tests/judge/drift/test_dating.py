@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from monitor.judge.drift.dating import find_break
+from monitor.judge.drift.stats.change_point import find_break
 
 
 def noisy(

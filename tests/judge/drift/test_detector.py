@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from serverstories import QUICK, START_US, ServerStory, State, feed
 
 from monitor.judge.drift.detector import Detector
-from monitor.judge.drift.values import HOUR_US, DriftSettings
-from monitor.model import CardPoint, Cause, Kind, Severity
+from monitor.judge.drift.settings import HOUR_US, DriftSettings
+from monitor.model import Cause, GpuPoint, Kind, Severity
 
 STATE = TypeAdapter(Detector)
 
@@ -22,7 +22,7 @@ def learnt(story: ServerStory, hours: float = 4.0) -> Detector:
 
 
 def hot(state: State, hour: float) -> None:
-    """The heat sink clogs within half an hour; at 87 °C the card begins to throttle."""
+    """The heat sink clogs within half an hour; at 87 °C the GPU begins to throttle."""
     state.temp_c = min(87.0, 55.0 + 64.0 * hour)
     if state.temp_c >= 87.0:
         state.thermal, state.clock_mhz, state.power_w, state.slow, state.bits = (
@@ -39,7 +39,7 @@ def test_a_healthy_server_is_not_spoken_of() -> None:
     learnt(story, 12.0)
 
 
-def test_a_card_that_gets_too_hot_is_warned_of_before_it_is_felt() -> None:
+def test_a_gpu_that_gets_too_hot_is_warned_of_before_it_is_felt() -> None:
     story = ServerStory()
     detector = learnt(story)
     found = feed(detector, story.play(0.6, hot))
@@ -134,7 +134,7 @@ def test_after_a_pin_what_is_slow_is_normal() -> None:
     assert feed(detector, story.play(6.0)) == []
 
 
-def test_a_pin_does_not_end_what_a_card_still_shows() -> None:
+def test_a_pin_does_not_end_what_a_gpu_still_shows() -> None:
     story = ServerStory()
     detector = learnt(story)
     early = feed(detector, story.play(0.6, hot))
@@ -175,19 +175,19 @@ def test_what_is_armed_is_said_of_every_part() -> None:
     detector = learnt(story)
     armed = {a.what: a.armed for a in detector.armed(QUICK)}
     assert armed["decode rate"]
-    assert armed["throttling of card GPU-1"]
+    assert armed["throttling of GPU GPU-1"]
     assert not {a.what: a.armed for a in detector.armed(DriftSettings())}["workload"]
 
 
-def test_a_card_that_was_replaced_is_forgotten_when_others_were_read_for_a_week() -> None:
+def test_a_gpu_that_was_replaced_is_forgotten_when_others_were_read_for_a_week() -> None:
     detector = Detector()
-    detector.observe(CardPoint(START_US, "GPU-old", util=0.9, temp_c=60.0), QUICK)
+    detector.observe(GpuPoint(START_US, "GPU-old", util=0.9, temp_c=60.0), QUICK)
     kept: dict[int, list[str]] = {}
     for hour in range(24, 24 * 10):
         at_us = START_US + hour * HOUR_US
-        detector.observe(CardPoint(at_us, "GPU-new", util=0.9, temp_c=60.0), QUICK)
+        detector.observe(GpuPoint(at_us, "GPU-new", util=0.9, temp_c=60.0), QUICK)
         detector.advance(at_us, QUICK)
-        kept[hour] = list(detector.cards)
+        kept[hour] = list(detector.gpus)
     assert kept[24 * 7] == ["GPU-old", "GPU-new"]
     assert kept[24 * 10 - 1] == list(detector.ceilings) == ["GPU-new"]
 

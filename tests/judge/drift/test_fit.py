@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from monitor.judge.drift.fit import Fit, solve
+from monitor.judge.drift.stats.regression import Fit, solve
 
 
 def fitted(

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.judge.drift.flow import FlowChannel
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.server.flow import FlowChannel
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, ServerPoint
 
 SETTINGS = DriftSettings()

@@ -1,12 +1,12 @@
-"""When a card will reach its own limit."""
+"""When a GPU will reach its own limit."""
 
 from __future__ import annotations
 
 from random import Random
 
-from monitor.judge.drift.forecast import minutes_to_limit
-from monitor.judge.drift.looks import Stretch
-from monitor.judge.drift.values import MINUTE_US
+from monitor.judge.drift.gpu.forecast import minutes_to_limit
+from monitor.judge.drift.gpu.readings import Stretch
+from monitor.judge.drift.settings import MINUTE_US
 
 
 def growing(pace: float, minutes: int = 20, noise_c: float = 0.3) -> list[Stretch]:

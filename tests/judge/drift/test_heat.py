@@ -1,21 +1,22 @@
-"""One card, watched for what will be felt later."""
+"""One GPU, watched for what will be felt later."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from cardstories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of, warmed
+from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of, warmed
 from pydantic import TypeAdapter
 
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, SECOND_US, DriftSettings, Warned
-from monitor.model import CanaryPoint, CardPoint, Severity
+from monitor.judge.drift.evidence import GpuWarning
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
+from monitor.model import CanaryPoint, GpuPoint, Severity
 
-ADAPTER = TypeAdapter(CardChannel)
+ADAPTER = TypeAdapter(GpuChannel)
 
 
-def only(channel: CardChannel) -> Warned:
+def only(channel: GpuChannel) -> GpuWarning:
     (warning,) = channel.warnings(SETTINGS)
     return warning
 
@@ -24,7 +25,7 @@ def only(channel: CardChannel) -> Warned:
 # -------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_card_is_silent() -> None:
+def test_a_healthy_gpu_is_silent() -> None:
     assert signs_of(Story().play(8).channel()) == []
 
 
@@ -50,7 +51,7 @@ def test_a_minute_of_throttling_is_nobodys_business() -> None:
     assert signs_of(Story().play(1.0).play(1 / 60, thermal=0.5).play(0.1).channel()) == []
 
 
-def test_a_card_that_always_throttles_a_little_is_warned_of_only_above_its_own_usual() -> None:
+def test_a_gpu_that_always_throttles_a_little_is_warned_of_only_above_its_own_usual() -> None:
     chronic = Story(every_s=60).play(30.0, thermal=0.015)
     assert signs_of(chronic.channel()) == []
     assert signs_of(chronic.play(0.2, thermal=0.06).channel()) == ["thermal_duty"]
@@ -76,7 +77,7 @@ def test_counters_that_cannot_be_read_leave_the_bits_and_it_is_said() -> None:
 
 
 @pytest.mark.parametrize("bit", [0x1, 0x2, 0x4, 0x8, 0x10, 0x100, 0x200, 0x400])
-def test_bits_that_are_set_on_healthy_cards_say_nothing(bit: int) -> None:
+def test_bits_that_are_set_on_healthy_gpus_say_nothing(bit: int) -> None:
     """SwPowerCap is on all the time on many (an RTX 2080S even at idle), unknown bits may come."""
     assert signs_of(Story(HEALTHY._replace(event_reasons=bit)).play(3.0, power=1.0).channel()) == []
 
@@ -89,9 +90,9 @@ def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(
 ) -> None:
     channel = Story().play(1.0).channel()
     now_us = START_US + HOUR_US + 3 * MINUTE_US
-    channel.card(HEALTHY._replace(at_us=now_us, event_reasons=bit), SETTINGS)
+    channel.gpu(HEALTHY._replace(at_us=now_us, event_reasons=bit), SETTINGS)
     assert signs_of(channel) == []
-    channel.card(HEALTHY._replace(at_us=now_us + 5 * SECOND_US, event_reasons=bit), SETTINGS)
+    channel.gpu(HEALTHY._replace(at_us=now_us + 5 * SECOND_US, event_reasons=bit), SETTINGS)
     warning = only(channel)
     assert (warning.sign, warning.severity, warning.since_us) == (sign, Severity.PAGE, now_us)
     assert warning.evidence["cause"] == cause
@@ -128,7 +129,7 @@ def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
     assert "memory 95 °C" in warning.summary
 
 
-def test_a_card_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> (
+def test_a_gpu_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> (
     None
 ):
     quiet = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
@@ -139,7 +140,7 @@ def test_a_card_that_tells_no_memory_temperature_is_held_back_by_its_memory_when
     assert only(hot.channel()).evidence["cause"] == "heat"
 
 
-def test_a_known_limit_of_the_memory_counts_where_the_card_tells_no_margin() -> None:
+def test_a_known_limit_of_the_memory_counts_where_the_gpu_tells_no_margin() -> None:
     volta = HEALTHY._replace(margin_c=None, temp_c=70.0, mem_temp_c=83.0)
     settings = DriftSettings(memory_max_c=85.0)
     channel = Story(volta).play(0.2).channel(settings)
@@ -184,7 +185,7 @@ def slowed(clock: float, watts: float | None = None, **changes: object) -> Story
     )
 
 
-def test_a_clock_below_what_the_card_does_at_this_power_is_warned_of_with_what_it_costs() -> None:
+def test_a_clock_below_what_the_gpu_does_at_this_power_is_warned_of_with_what_it_costs() -> None:
     warning = only(slowed(1860.0).channel())
     assert (warning.sign, warning.severity) == ("clock_deficit", Severity.WARNING)
     assert "1860 instead of 1980 MHz" in warning.summary
@@ -252,7 +253,7 @@ def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back()
     story = Story().play(5.0)
     warning = only(
         feed(
-            CardChannel("GPU-1"),
+            GpuChannel("GPU-1"),
             warmed(story.points, tin_c=44.0, cooling=lambda h: 1.0 if h < 4.5 else 2.0),
         )
     )
@@ -264,13 +265,13 @@ def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back()
 def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room() -> None:
     story = Story().play(5.0)
     warning = only(
-        feed(CardChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4))
+        feed(GpuChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4))
     )
     assert (warning.sign, warning.severity) == ("thermal_residual", Severity.INFO)
     assert warning.evidence["margin_c"] > 10
 
 
-def with_memory(points: list[CardPoint], over_c: float) -> list[CardPoint]:
+def with_memory(points: list[GpuPoint], over_c: float) -> list[GpuPoint]:
     """Memory so much hotter than the core at 400 W, and 3 °C more for 100 W more."""
     return [
         p._replace(mem_temp_c=(p.temp_c or 0.0) + over_c + 0.03 * ((p.power_w or 0.0) - 400.0))
@@ -297,7 +298,7 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory
         ),
         thermal=0.9,
     )
-    channel = feed(CardChannel("GPU-1"), [*healthy, *hot.points])
+    channel = feed(GpuChannel("GPU-1"), [*healthy, *hot.points])
     assert [w.sign for w in channel.warnings(SETTINGS) if w.evidence["cause"] != "heat"] == []
     assert {"thermal_duty", "thermal_residual"} <= set(signs_of(channel))
     newest = channel.history.minutes[-1]
@@ -314,8 +315,8 @@ def test_memory_that_is_further_above_a_hot_core_than_ever_is_memory_heat() -> N
         p if p.at_us < since_us else p._replace(mem_temp_c=(p.mem_temp_c or 0.0) + 40.0)
         for p in points
     ]
-    assert "memory_residual" in signs_of(feed(CardChannel("GPU-1"), hotter))
-    assert "memory_residual" not in signs_of(feed(CardChannel("GPU-1"), points))
+    assert "memory_residual" in signs_of(feed(GpuChannel("GPU-1"), hotter))
+    assert "memory_residual" not in signs_of(feed(GpuChannel("GPU-1"), points))
 
 
 def test_a_warm_up_is_not_heat() -> None:
@@ -323,7 +324,7 @@ def test_a_warm_up_is_not_heat() -> None:
     for turn in range(20):
         story.point = HEALTHY._replace(power_w=620.0 if turn % 2 else 250.0)
         story.play(0.5)
-    assert signs_of(feed(CardChannel("GPU-1"), warmed(story.points, tin_c=42.0))) == []
+    assert signs_of(feed(GpuChannel("GPU-1"), warmed(story.points, tin_c=42.0))) == []
 
 
 def test_a_trouble_that_creeps_up_does_not_become_the_norm() -> None:
@@ -333,7 +334,7 @@ def test_a_trouble_that_creeps_up_does_not_become_the_norm() -> None:
         tin_c=50.0,
         cooling=lambda h: 1.0 + max(0.0, h - 6.0) * 0.5 if h < 8.0 else 2.0,
     )
-    assert "thermal_residual" in signs_of(feed(CardChannel("GPU-1"), points))
+    assert "thermal_residual" in signs_of(feed(GpuChannel("GPU-1"), points))
 
 
 def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
@@ -370,8 +371,8 @@ def sampled(minutes: int, **changes: object) -> list[CanaryPoint]:
     ]
 
 
-def told(points: list[CanaryPoint]) -> CardChannel:
-    channel = CardChannel("GPU-1")
+def told(points: list[CanaryPoint]) -> GpuChannel:
+    channel = GpuChannel("GPU-1")
     for number, point in enumerate(points):
         at_us = START_US + number * MINUTE_US
         channel.canary(point._replace(at_us=at_us, known_us=at_us + 2 * SECOND_US), SETTINGS)
@@ -390,7 +391,7 @@ def told(points: list[CanaryPoint]) -> CardChannel:
         ({"sm_clock_mhz": 1700.0}, "clock_deficit"),
     ],
 )
-def test_history_without_readings_of_the_card_shows_the_same_signs(
+def test_history_without_readings_of_the_gpu_shows_the_same_signs(
     changes: dict[str, object], sign: str
 ) -> None:
     points = sampled(200)
@@ -411,7 +412,7 @@ def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_
     ):
         points += sampled(12, **changes)
     quick = told(points)
-    monkeypatch.setattr("monitor.judge.drift.heat.is_dull", lambda *_: False)
+    monkeypatch.setattr("monitor.judge.drift.gpu.channel.is_dull", lambda *_: False)
     slow = told(points)
     assert quick.latches == slow.latches
     assert quick.normal == slow.normal
@@ -419,13 +420,13 @@ def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_
 
 
 def test_a_throttle_time_that_outran_the_clock_is_no_throttling() -> None:
-    """40 000 s in an answer of two seconds, of a cool card at full clock."""
+    """40 000 s in an answer of two seconds, of a cool GPU at full clock."""
     assert signs_of(told(sampled(100) + sampled(20, throttle_thermal_ms=4e7))) == []
 
 
 def test_a_low_clock_is_seen_beside_answers_of_which_nobody_told_the_length() -> None:
-    def untimed(points: list[CanaryPoint]) -> CardChannel:
-        channel = CardChannel("GPU-1")
+    def untimed(points: list[CanaryPoint]) -> GpuChannel:
+        channel = GpuChannel("GPU-1")
         for number, point in enumerate(points):
             at_us = START_US + number * MINUTE_US
             channel.canary(point._replace(at_us=at_us, known_us=at_us), SETTINGS)
@@ -445,8 +446,8 @@ def test_throttle_time_alone_is_enough_to_be_seen() -> None:
     assert signs_of(told(points)) == ["thermal_duty"]
 
 
-def test_samples_of_another_card_are_not_taken() -> None:
-    channel = CardChannel("GPU-1")
+def test_samples_of_another_gpu_are_not_taken() -> None:
+    channel = GpuChannel("GPU-1")
     channel.canary(sampled(1)[0]._replace(gpu_uuid="GPU-2"), SETTINGS)
     assert channel.grid.anchor_us is None
 
@@ -484,7 +485,7 @@ def test_throttling_is_armed_at_once_and_the_rest_when_it_was_learnt() -> None:
     }
 
 
-def test_a_card_without_counters_is_not_armed_for_throttling_and_says_why() -> None:
+def test_a_gpu_without_counters_is_not_armed_for_throttling_and_says_why() -> None:
     bare = HEALTHY._replace(event_reasons=None, throttle_thermal_ns=None)
     armed = Story(bare).play(1.0).channel().armed(SETTINGS)[0]
     assert not armed.armed
@@ -495,7 +496,7 @@ def test_a_card_without_counters_is_not_armed_for_throttling_and_says_why() -> N
 # ------------------------------------------------------------------------------------------------------------
 
 
-def troubled() -> list[CardPoint]:
+def troubled() -> list[GpuPoint]:
     story = (
         Story()
         .play(3.0)
@@ -506,11 +507,11 @@ def troubled() -> list[CardPoint]:
 
 def test_writing_it_down_anywhere_and_taking_it_up_again_changes_nothing() -> None:
     points = troubled()
-    whole = feed(CardChannel("GPU-1"), points)
+    whole = feed(GpuChannel("GPU-1"), points)
     for cut in range(97, len(points), 311):
-        begun = CardChannel("GPU-1")
+        begun = GpuChannel("GPU-1")
         for point in points[:cut]:
-            begun.card(point, SETTINGS)
+            begun.gpu(point, SETTINGS)
             begun.advance(point.at_us, SETTINGS)
         again = feed(ADAPTER.validate_json(ADAPTER.dump_json(begun)), points[cut:])
         assert again == whole
@@ -519,9 +520,9 @@ def test_writing_it_down_anywhere_and_taking_it_up_again_changes_nothing() -> No
 
 def test_shifting_all_times_shifts_only_the_dates() -> None:
     points, shift_us = troubled(), 7 * HOUR_US + 12_345
-    here = feed(CardChannel("GPU-1"), points).warnings(SETTINGS)
+    here = feed(GpuChannel("GPU-1"), points).warnings(SETTINGS)
     there = feed(
-        CardChannel("GPU-1"), [point._replace(at_us=point.at_us + shift_us) for point in points]
+        GpuChannel("GPU-1"), [point._replace(at_us=point.at_us + shift_us) for point in points]
     ).warnings(SETTINGS)
     assert here
     assert [(w.sign, w.since_us + shift_us, w.evidence, w.summary) for w in here] == [
@@ -531,20 +532,20 @@ def test_shifting_all_times_shifts_only_the_dates() -> None:
 
 def test_how_often_the_time_is_told_changes_nothing() -> None:
     points = troubled()
-    rarely = CardChannel("GPU-1")
+    rarely = GpuChannel("GPU-1")
     for number, point in enumerate(points):
-        rarely.card(point, SETTINGS)
+        rarely.gpu(point, SETTINGS)
         if number % 3 == 0:
             rarely.advance(point.at_us, SETTINGS)
     rarely.advance(points[-1].at_us + 2 * MINUTE_US, SETTINGS)
-    assert rarely == feed(CardChannel("GPU-1"), points)
+    assert rarely == feed(GpuChannel("GPU-1"), points)
 
 
 def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out() -> None:
     story = Story().play(1.0)
     channel = story.channel()
     before = ADAPTER.dump_json(channel)
-    channel.card(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
+    channel.gpu(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
     channel.advance(story.points[-1].at_us + 2 * MINUTE_US, SETTINGS)
     assert channel.grid.dropped == 1
     channel.grid.dropped, channel.grid.behind, channel.attendance = (
@@ -560,29 +561,29 @@ def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out()
     )
 
 
-def ahead(years: float = 1.0) -> CardPoint:
+def ahead(years: float = 1.0) -> GpuPoint:
     """A healthy look of a machine whose clock is ahead."""
     return HEALTHY._replace(at_us=START_US + 2 * HOUR_US + round(years * 365 * 24 * HOUR_US))
 
 
-def hot_after(channel: CardChannel, told_us: int | None) -> CardChannel:
+def hot_after(channel: GpuChannel, told_us: int | None) -> GpuChannel:
     """Twenty minutes of throttling; the time is told as it is, or as one that is ahead and stands
     still.
     """
     story = Story()
     story.at_us = START_US + 2 * HOUR_US
     for point in story.play(0.33, thermal=0.9).points:
-        channel.card(point, SETTINGS)
+        channel.gpu(point, SETTINGS)
         channel.advance(point.at_us if told_us is None else told_us, SETTINGS)
     return channel
 
 
 @pytest.mark.parametrize("years", [1.0, 2 / 24 / 365])
 @pytest.mark.parametrize("told", [True, False])
-def test_a_look_from_the_future_does_not_blind_a_card(years: float, told: bool) -> None:
+def test_a_look_from_the_future_does_not_blind_a_gpu(years: float, told: bool) -> None:
     """Whether the time that is told was taken from that look, or is right."""
     channel, look = Story().play(2.0).channel(), ahead(years)
-    channel.card(look, SETTINGS)
+    channel.gpu(look, SETTINGS)
     if told:
         channel.advance(look.at_us + 2 * MINUTE_US, SETTINGS)
     (warning,) = hot_after(channel, look.at_us + 2 * MINUTE_US if told else None).warnings(SETTINGS)
@@ -592,7 +593,7 @@ def test_a_look_from_the_future_does_not_blind_a_card(years: float, told: bool) 
     assert max(minute.at_us for minute in channel.history.minutes) < look.at_us
 
 
-def test_another_reading_from_the_future_does_not_blind_a_card_either() -> None:
+def test_another_reading_from_the_future_does_not_blind_a_gpu_either() -> None:
     channel = Story().play(2.0).channel()
     channel.advance(ahead().at_us, SETTINGS)
     assert signs_of(hot_after(channel, ahead().at_us)) == ["thermal_duty"]
@@ -601,7 +602,7 @@ def test_another_reading_from_the_future_does_not_blind_a_card_either() -> None:
 def test_a_brake_from_the_future_is_not_on_for_ever() -> None:
     channel, at_us = Story().play(2.0).channel(), ahead().at_us
     for number in range(3):
-        channel.card(
+        channel.gpu(
             HEALTHY._replace(at_us=at_us + number * SECOND_US, event_reasons=0x88), SETTINGS
         )
     assert signs_of(channel) == ["brake"]
@@ -621,7 +622,7 @@ def test_what_began_while_the_clock_was_ahead_is_not_dated_into_the_future() -> 
 
 def test_what_was_learnt_stays_when_the_clock_was_ahead() -> None:
     channel = Story().play(4.0).channel()
-    channel.card(ahead(), SETTINGS)
+    channel.gpu(ahead(), SETTINGS)
     channel.advance(ahead().at_us + 2 * MINUTE_US, SETTINGS)
     story = Story()
     story.at_us = START_US + 4 * HOUR_US
@@ -635,17 +636,17 @@ def test_a_few_late_looks_do_not_turn_the_clock_back() -> None:
     story = Story().play(2.0)
     channel = story.channel()
     for point in story.play(0.3).points[-90:]:
-        channel.card(point, SETTINGS)
-        channel.card(HEALTHY._replace(at_us=point.at_us - HOUR_US, temp_c=99.0), SETTINGS)
+        channel.gpu(point, SETTINGS)
+        channel.gpu(HEALTHY._replace(at_us=point.at_us - HOUR_US, temp_c=99.0), SETTINGS)
         channel.advance(point.at_us, SETTINGS)
     assert channel.grid.dropped == 90
     assert [minute.temp_c for minute in channel.history.minutes if minute.temp_c != 60.0] == []
 
 
 @pytest.mark.parametrize("step_s", [120.0, 20.0])
-def test_another_length_of_a_step_blinds_no_card(step_s: float) -> None:
+def test_another_length_of_a_step_blinds_no_gpu(step_s: float) -> None:
     story = Story().play(10.0)
-    channel, settings = story.channel(), DriftSettings(card_step_s=step_s)
+    channel, settings = story.channel(), DriftSettings(gpu_step_s=step_s)
     begun = len(story.points)
     story.at_us += 3 * MINUTE_US  # `channel` was told two more minutes
     story.play(0.4, thermal=0.9)
@@ -659,9 +660,9 @@ def test_another_length_of_a_step_blinds_no_card(step_s: float) -> None:
 
 
 def test_looks_that_wait_are_not_lost_when_the_step_changes() -> None:
-    channel, settings = CardChannel("GPU-1"), DriftSettings(card_step_s=20.0)
+    channel, settings = GpuChannel("GPU-1"), DriftSettings(gpu_step_s=20.0)
     for second in range(0, 50, 5):
-        channel.card(
+        channel.gpu(
             HEALTHY._replace(at_us=START_US + second * SECOND_US, temp_c=60.0 + second), SETTINGS
         )
     channel.advance(START_US + 2 * MINUTE_US, settings)
@@ -674,7 +675,7 @@ def test_looks_that_wait_are_not_lost_when_the_step_changes() -> None:
 
 
 def test_asking_changes_nothing() -> None:
-    channel = feed(CardChannel("GPU-1"), troubled())
+    channel = feed(GpuChannel("GPU-1"), troubled())
     before = ADAPTER.dump_json(channel)
     channel.warnings(SETTINGS)
     channel.armed(SETTINGS)
@@ -683,13 +684,13 @@ def test_asking_changes_nothing() -> None:
 
 
 def test_the_state_stays_small_for_ever() -> None:
-    channel = CardChannel("GPU-1")
+    channel = GpuChannel("GPU-1")
     for minute in range(0, 20 * 24 * 60, 5):  # twenty days
         point = HEALTHY._replace(
             at_us=START_US + minute * MINUTE_US,
             power_w=300.0 + minute % 97,
             temp_c=50.0 + minute % 13,
         )
-        channel.card(point, SETTINGS)
+        channel.gpu(point, SETTINGS)
         channel.advance(point.at_us, SETTINGS)
     assert len(ADAPTER.dump_json(channel)) < 60_000

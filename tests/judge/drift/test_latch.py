@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitor.judge.drift.latch import Latch, Rule, Usual
+from monitor.judge.drift.stats.hysteresis import Latch, Rule, Usual
 
 RULE = Rule(need=3, of=5, clear=4)
 

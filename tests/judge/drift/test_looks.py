@@ -1,28 +1,28 @@
-"""From looks at a card to minutes."""
+"""From looks at a GPU to minutes."""
 
 from __future__ import annotations
 
 import pytest
-from cardstories import HEALTHY
+from gpustories import HEALTHY
 
-from monitor.judge.drift.looks import (
+from monitor.judge.drift.gpu.readings import (
     Look,
     Stretch,
-    look_of_card,
+    look_of_gpu,
     look_of_sample,
     merged,
     middle,
     minute_of,
-    tells_of_card,
+    tells_of_gpu,
 )
-from monitor.judge.drift.values import SECOND_US
+from monitor.judge.drift.settings import SECOND_US
 from monitor.model import CanaryPoint
 
 SECOND_NS = 10**9
 
 
 def look(at_s: float, **changes: object) -> Look:
-    return look_of_card(HEALTHY._replace(at_us=int(at_s * SECOND_US), **changes))
+    return look_of_gpu(HEALTHY._replace(at_us=int(at_s * SECOND_US), **changes))
 
 
 def minute(*looks: Look, before: Look | None = None) -> Stretch:
@@ -166,7 +166,7 @@ def test_the_length_is_that_of_first_token_and_rate_where_no_duration_was_told()
     assert short.sm_clock_mhz is None
 
 
-def test_the_clock_beside_an_answer_of_unknown_length_counts_where_the_card_was_at_work() -> None:
+def test_the_clock_beside_an_answer_of_unknown_length_counts_where_the_gpu_was_at_work() -> None:
     assert sample(**NAMELESS, gpu_util=0.9).sm_clock_mhz == 1980.0
     assert sample(**NAMELESS, gpu_util=0.0).sm_clock_mhz is None
     by_power = CanaryPoint(0, 0, gpu_uuid="GPU-1", sm_clock_mhz=1980.0, power_w=300.0)
@@ -174,7 +174,7 @@ def test_the_clock_beside_an_answer_of_unknown_length_counts_where_the_card_was_
     assert look_of_sample(by_power._replace(power_w=70.0), top_power_w=400.0).sm_clock_mhz is None
 
 
-def test_where_the_card_does_not_tell_whether_it_worked_tokens_do() -> None:
+def test_where_the_gpu_does_not_tell_whether_it_worked_tokens_do() -> None:
     assert sample(**NAMELESS, gpu_util=None, decode_tok_s=100.0).sm_clock_mhz == 1980.0
     assert sample(**NAMELESS, gpu_util=None).sm_clock_mhz is None
 
@@ -184,8 +184,8 @@ def test_other_readings_count_whatever_the_length() -> None:
     assert (found.temp_c, found.margin_c, found.power_limit_w) == (61.0, 2.0, 300.0)
 
 
-def test_any_reading_a_card_can_be_judged_by_is_enough() -> None:
-    assert not tells_of_card(CanaryPoint(0, 0, gpu_uuid="GPU-1"))
+def test_any_reading_a_gpu_can_be_judged_by_is_enough() -> None:
+    assert not tells_of_gpu(CanaryPoint(0, 0, gpu_uuid="GPU-1"))
     for name in (
         "sm_clock_mhz",
         "gpu_temp_c",
@@ -194,7 +194,7 @@ def test_any_reading_a_card_can_be_judged_by_is_enough() -> None:
         "throttle_thermal_ms",
         "throttle_brake_ms",
     ):
-        assert tells_of_card(CanaryPoint(0, 0, gpu_uuid="GPU-1")._replace(**{name: 0.0}))
+        assert tells_of_gpu(CanaryPoint(0, 0, gpu_uuid="GPU-1")._replace(**{name: 0.0}))
 
 
 def test_stretches_are_merged_by_their_busy_minutes_and_shares_by_time() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from monitor.judge.drift.prefix import PrefixChannel
-from monitor.judge.drift.values import MINUTE_US, SECOND_US, DriftSettings
+from monitor.judge.drift.server.prefix_cache import PrefixChannel
+from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings()

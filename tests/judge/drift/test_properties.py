@@ -35,7 +35,7 @@ def slower(state: State, _hour: float) -> None:
 
 @cache
 def points() -> tuple[Point, ...]:
-    """Four hours of a healthy server, then one in which its card is too hot."""
+    """Four hours of a healthy server, then one in which its GPU is too hot."""
     story = ServerStory()
     return (*story.play(4.0), *story.play(1.0, slower))
 
@@ -182,4 +182,4 @@ def test_how_often_the_time_is_told_changes_nothing() -> None:
     seldom.advance(end_us, QUICK)
     assert often.speed == seldom.speed
     assert often.flow == seldom.flow
-    assert often.cards["GPU-1"].normal == seldom.cards["GPU-1"].normal
+    assert often.gpus["GPU-1"].normal == seldom.gpus["GPU-1"].normal

@@ -12,13 +12,13 @@ from drifting import MINUTE_US, START_US, Tally, a_canary, a_look, a_reading
 from histories import NOON, a_probe
 
 from monitor.daemon.driftstate import codec
-from monitor.judge.answers import LastAnswers
-from monitor.judge.drift.beside import Rules
-from monitor.judge.drift.book import Entry
-from monitor.judge.drift.replay import Replay, in_order, known_us
-from monitor.judge.drift.values import DriftSettings
-from monitor.judge.gate import SEVERAL
+from monitor.judge.drift.settings import DriftSettings
+from monitor.judge.quality.answers import LastAnswers
+from monitor.judge.quality.gate import SEVERAL
 from monitor.model import CanaryPoint, Kind, Pin, PinnedOutput, Point, Severity
+from monitor.replay.incidents import Entry
+from monitor.replay.judges import Rules
+from monitor.replay.replay import Replay, in_order, known_us
 
 
 def replayed(points: list[Point], rules: Rules | None = None, **changes: Any) -> list[Entry]:

@@ -15,9 +15,10 @@ import pytest
 from healthy import DAY, HOUR, SETTINGS, START_US, canaries, fed, step
 from pydantic import TypeAdapter
 
-from monitor.judge.drift import track
-from monitor.judge.drift.speed import SpeedChannel, steps_between
-from monitor.judge.drift.values import MINUTE_US, DriftSettings, Effect
+from monitor.judge.drift.evidence import Effect
+from monitor.judge.drift.settings import MINUTE_US, DriftSettings
+from monitor.judge.drift.speed import track
+from monitor.judge.drift.speed.channel import SpeedChannel, steps_between
 from monitor.model import CanaryPoint, ServerPoint, Severity
 
 ADAPTER = TypeAdapter(SpeedChannel)

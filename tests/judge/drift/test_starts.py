@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from monitor.judge.drift.offsets import StartOffset
-from monitor.judge.drift.starts import StartChannel, slope_per_h
-from monitor.judge.drift.values import HOUR_US, MINUTE_US, DriftSettings
+from monitor.judge.drift.server.starts import StartChannel, slope_per_h
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US, DriftSettings
+from monitor.judge.drift.speed.offsets import StartOffset
 from monitor.model import CanaryPoint, Severity
 
 SETTINGS = DriftSettings()

@@ -1,17 +1,17 @@
-"""How hot a card is for what it draws."""
+"""How hot a GPU is for what it draws."""
 
 from __future__ import annotations
 
-from cardstories import Story, warmed
+from gpustories import Story, warmed
 
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.looks import look_of_card
-from monitor.judge.drift.thermalmodel import ThermalModel
-from monitor.judge.drift.values import SECOND_US
-from monitor.model import CardPoint
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.gpu.readings import look_of_gpu
+from monitor.judge.drift.gpu.thermal_model import ThermalModel
+from monitor.judge.drift.settings import SECOND_US
+from monitor.model import GpuPoint
 
 
-def learnt(points: list[CardPoint]) -> CardChannel:
+def learnt(points: list[GpuPoint]) -> GpuChannel:
     story = Story()
     story.points = points
     return story.channel()
@@ -26,20 +26,20 @@ def varied(hours: float) -> Story:
     return story
 
 
-def residuals(channel: CardChannel, last: int) -> list[float]:
+def residuals(channel: GpuChannel, last: int) -> list[float]:
     return [
         minute.residual_c for minute in channel.history.last(last) if minute.residual_c is not None
     ]
 
 
-def test_of_a_healthy_card_power_explains_the_temperature_also_while_it_warms_up() -> None:
+def test_of_a_healthy_gpu_power_explains_the_temperature_also_while_it_warms_up() -> None:
     channel = learnt(warmed(varied(10.0).points))
     found = residuals(channel, 20)
     assert len(found) == 20
     assert max(abs(residual) for residual in found) < 1.5
 
 
-def test_the_resistance_that_was_learnt_is_that_of_the_card() -> None:
+def test_the_resistance_that_was_learnt_is_that_of_the_gpu() -> None:
     channel = learnt(warmed(varied(10.0).points))
     assert abs(sum(channel.normal.thermal.core.slopes[1:]) - 0.054) < 0.004
 
@@ -81,8 +81,8 @@ def test_the_energy_counter_is_believed_rather_than_a_moment_of_power() -> None:
     joules = 0.0
     for second in range(0, 3600, 10):
         joules += 3000.0  # 300 W
-        point = CardPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=90.0, energy_j=joules)
-        model.step(look_of_card(point))
+        point = GpuPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=90.0, energy_j=joules)
+        model.step(look_of_gpu(point))
     assert all(abs(watts - 300.0) < 1.0 for watts in model.filters)
 
 
@@ -90,8 +90,8 @@ def test_an_energy_counter_that_was_reset_is_left_out() -> None:
     model = ThermalModel()
     for second, joules in ((0, 9e9), (10, 5.0), (20, 3005.0)):
         model.step(
-            look_of_card(
-                CardPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=300.0, energy_j=joules)
+            look_of_gpu(
+                GpuPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=300.0, energy_j=joules)
             )
         )
     assert all(abs(watts - 300.0) < 1.0 for watts in model.filters)

@@ -1,4 +1,4 @@
-"""The judges of cards on the readings of a real one: eleven tests of a model on a GB10, 10 hours
+"""The judges of GPUs on the readings of a real one: eleven tests of a model on a GB10, 10 hours
 (benchmarks/data/gpu/PROVENANCE.md).
 """
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from monitor.judge.drift.heat import CardChannel
-from monitor.judge.drift.values import SECOND_US, DriftSettings
-from monitor.model import CardPoint
+from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.settings import SECOND_US, DriftSettings
+from monitor.model import GpuPoint
 
 FILE = Path(__file__).parents[3] / "benchmarks/data/gpu/spark_qwen3.6_27b_bf16.csv"
 pytestmark = pytest.mark.skipif(not FILE.exists(), reason="an installed package has no benchmarks")
@@ -20,9 +20,9 @@ LIMIT_C = 94.0  # a GB10 tells 13 °C of margin at 81 °C (github.com/ollama/oll
 
 
 @pytest.fixture(scope="module")
-def points() -> list[CardPoint]:
+def points() -> list[GpuPoint]:
     """The tests one after another, a minute between two."""
-    found: list[CardPoint] = []
+    found: list[GpuPoint] = []
     base_s, test = 0.0, "01"
     with FILE.open() as rows:
         for row in csv.DictReader(rows):
@@ -30,7 +30,7 @@ def points() -> list[CardPoint]:
                 base_s, test = found[-1].at_us / SECOND_US + 60.0, row["test"]
             temp_c = float(row["temp_c"])
             found.append(
-                CardPoint(
+                GpuPoint(
                     round((base_s + float(row["elapsed_s"])) * SECOND_US), "GB10", temp_c, margin_c=LIMIT_C - temp_c,
                     sm_clock_mhz=float(row["sm_mhz"]), util=float(row["gpu_util"]) / 100, power_w=float(row["power_w"]),
                 )
@@ -38,11 +38,11 @@ def points() -> list[CardPoint]:
     return found
 
 
-def played(points: list[CardPoint]) -> tuple[CardChannel, dict[str, str]]:
+def played(points: list[GpuPoint]) -> tuple[GpuChannel, dict[str, str]]:
     """The channel at the end, and the cause that each sign named at first."""
-    channel, causes = CardChannel("GB10"), dict[str, str]()
+    channel, causes = GpuChannel("GB10"), dict[str, str]()
     for point in points:
-        channel.card(point, SETTINGS)
+        channel.gpu(point, SETTINGS)
         channel.advance(point.at_us, SETTINGS)
         if channel.open:
             for warning in channel.warnings(SETTINGS):
@@ -50,8 +50,8 @@ def played(points: list[CardPoint]) -> tuple[CardChannel, dict[str, str]]:
     return channel, causes
 
 
-def test_a_healthy_card_raises_nothing_although_it_works_at_84_degrees(
-    points: list[CardPoint],
+def test_a_healthy_gpu_raises_nothing_although_it_works_at_84_degrees(
+    points: list[GpuPoint],
 ) -> None:
     channel, causes = played(points)
     assert max(point.temp_c or 0.0 for point in points) >= 84.0
@@ -63,7 +63,7 @@ def test_a_healthy_card_raises_nothing_although_it_works_at_84_degrees(
     )
 
 
-def test_worse_cooling_in_the_last_hours_is_found_and_called_heat(points: list[CardPoint]) -> None:
+def test_worse_cooling_in_the_last_hours_is_found_and_called_heat(points: list[GpuPoint]) -> None:
     """12 °C more at the end, and the clock that a GB10 loses by the degree."""
     since_us = points[-1].at_us - 3 * 3600 * SECOND_US
     worse = []
@@ -83,7 +83,7 @@ def test_worse_cooling_in_the_last_hours_is_found_and_called_heat(points: list[C
 
 
 def test_a_clock_that_firmware_holds_is_a_hidden_limit_where_reasons_say_nothing(
-    points: list[CardPoint],
+    points: list[GpuPoint],
 ) -> None:
     since_us = points[-1].at_us - 1800 * SECOND_US
     held = [

@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from monitor.judge.drift.findings import finding_of
-from monitor.judge.drift.trouble import Seen, Trouble
-from monitor.judge.drift.troubles import judge
-from monitor.judge.drift.values import (
-    HOUR_US,
-    MINUTE_US,
-    CardSigns,
+from monitor.judge.drift.evidence import (
     Effect,
-    FlowSigns,
+    GpuComparison,
+    GpuWarning,
+    Observations,
     Pair,
+    ServerComparison,
     Shift,
-    Signs,
-    Warned,
 )
+from monitor.judge.drift.problem.findings import finding_of
+from monitor.judge.drift.problem.problem import Observed, Problem
+from monitor.judge.drift.problem.problems import judge
+from monitor.judge.drift.settings import HOUR_US, MINUTE_US
 from monitor.model import Cause, Finding, Kind, Severity
 
 NOW_US = 1_700_000_000_000_000
@@ -30,7 +29,7 @@ METRICS = {
     "cache": "ttft_ms",
     "steps": "engine_steps_s",
 }
-COOL = CardSigns(
+COOL = GpuComparison(
     "GPU-1", temp_c=Pair(55.0, 55.0), residual_c=0.0, sm_clock_mhz=Pair(1980.0, 1980.0), util=Pair(0.9, 0.9), power_w=Pair(400.0, 400.0),
     power_limit_w=Pair(700.0, 700.0), thermal_duty=Pair(0.0, 0.0), power_duty=Pair(0.0, 0.0), brake_duty=Pair(0.0, 0.0),
     vram_used_mib=Pair(70_000.0, 70_000.0), top_util=Pair(0.95, 0.95), top_power_w=Pair(400.0, 400.0),
@@ -42,8 +41,8 @@ HOT = replace(
     sm_clock_mhz=Pair(1980.0, 1700.0),
     thermal_duty=Pair(0.0, 0.9),
 )
-QUIET = FlowSigns()
-QUEUE = FlowSigns(waiting=Pair(0.0, 20.0), queue_ms=Pair(2.0, 20_000.0))
+QUIET = ServerComparison()
+QUEUE = ServerComparison(waiting=Pair(0.0, 20.0), queue_ms=Pair(2.0, 20_000.0))
 
 
 def effect(
@@ -69,12 +68,12 @@ def warned(
     cause: Cause = Cause.HEAT,
     severity: Severity = Severity.WARNING,
     uuid: str = "GPU-1",
-) -> Warned:
+) -> GpuWarning:
     expected = {"decode_pct": -2.0, "ttft_pct": 7.0}
     summary = (
-        f"card {uuid} is held back. At 1700 instead of 1980 MHz expect decode -2 %. Look at fans."
+        f"GPU {uuid} is held back. At 1700 instead of 1980 MHz expect decode -2 %. Look at fans."
     )
-    return Warned(
+    return GpuWarning(
         sign,
         uuid,
         severity,
@@ -87,33 +86,33 @@ def warned(
 def seen(
     effects: Sequence[Effect] = (),
     levels: Mapping[str, Effect] | None = None,
-    warnings: Sequence[Warned] = (),
-    card: CardSigns = COOL,
-    flow: FlowSigns = QUIET,
+    warnings: Sequence[GpuWarning] = (),
+    gpu: GpuComparison = COOL,
+    flow: ServerComparison = QUIET,
     **more: Any,
-) -> Seen:
+) -> Observed:
     by_channel = {e.channel: e for e in effects}
-    signs = Signs(
+    signs = Observations(
         by_channel,
         more.pop("calm", ()),
-        (card,),
+        (gpu,),
         flow,
         since_us=NOW_US,
         digest_changed_us=more.get("changed_us"),
     )
-    return Seen(by_channel, levels or {}, warnings, signs, **more)
+    return Observed(by_channel, levels or {}, warnings, signs, **more)
 
 
-def troubles(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> list[Trouble]:
+def troubles(what: Observed, held: Sequence[Problem] = (), now_us: int = NOW_US) -> list[Problem]:
     return judge(what, {trouble.name: trouble for trouble in held}, now_us)
 
 
-def findings(what: Seen, held: Sequence[Trouble] = (), now_us: int = NOW_US) -> list[Finding]:
+def findings(what: Observed, held: Sequence[Problem] = (), now_us: int = NOW_US) -> list[Finding]:
     return [finding_of(trouble, "box") for trouble in troubles(what, held, now_us)]
 
 
 def test_an_early_warning_stands_alone_before_anything_is_felt() -> None:
-    (found,) = findings(seen(warnings=[warned()], card=HOT, calm=("decode",)))
+    (found,) = findings(seen(warnings=[warned()], gpu=HOT, calm=("decode",)))
     assert (found.kind, found.subject, found.cause, found.severity) == (
         Kind.THERMAL,
         "GPU-1",
@@ -125,33 +124,31 @@ def test_an_early_warning_stands_alone_before_anything_is_felt() -> None:
 
 
 def test_nothing_is_said_of_what_is_felt_while_speed_still_learns() -> None:
-    (found,) = findings(seen(warnings=[warned()], card=HOT))
+    (found,) = findings(seen(warnings=[warned()], gpu=HOT))
     assert "not felt yet" not in found.summary
     assert "cannot be told yet" in found.summary
 
 
 def test_the_warning_and_the_slow_decoding_that_follows_are_one_incident_that_gets_louder() -> None:
-    early = troubles(seen(warnings=[warned()], card=HOT))
-    (found,) = findings(seen([effect("decode")], warnings=[warned()], card=HOT), early)
+    early = troubles(seen(warnings=[warned()], gpu=HOT))
+    (found,) = findings(seen([effect("decode")], warnings=[warned()], gpu=HOT), early)
     assert found.key == finding_of(early[0], "box").key
     assert found.severity is Severity.PAGE
     assert found.evidence["change_pct"] == -8.0
     assert found.since == finding_of(early[0], "box").since
 
 
-def test_slow_decoding_that_a_hot_card_explains_is_thermal_although_no_sign_has_opened_yet() -> (
-    None
-):
-    (found,) = findings(seen([effect("decode")], card=HOT))
+def test_slow_decoding_that_a_hot_gpu_explains_is_thermal_although_no_sign_has_opened_yet() -> None:
+    (found,) = findings(seen([effect("decode")], gpu=HOT))
     assert (found.kind, found.subject, found.cause) == (Kind.THERMAL, "GPU-1", Cause.HEAT)
 
 
-def test_three_hot_cards_are_one_incident() -> None:
-    (found,) = findings(seen(warnings=[warned(uuid=f"GPU-{n}") for n in (1, 2, 3)], card=HOT))
-    assert found.evidence["cards"] == ["GPU-1", "GPU-2", "GPU-3"]
+def test_three_hot_gpus_are_one_incident() -> None:
+    (found,) = findings(seen(warnings=[warned(uuid=f"GPU-{n}") for n in (1, 2, 3)], gpu=HOT))
+    assert found.evidence["gpus"] == ["GPU-1", "GPU-2", "GPU-3"]
 
 
-def test_a_card_that_is_merely_warm_does_not_explain_slow_decoding() -> None:
+def test_a_gpu_that_is_merely_warm_does_not_explain_slow_decoding() -> None:
     residual = warned("thermal_residual", severity=Severity.INFO)
     found = findings(seen([effect("decode")], warnings=[residual]))
     assert {(f.kind, f.cause, f.severity) for f in found} == {
@@ -209,43 +206,43 @@ def test_the_figure_of_a_level_is_a_share_and_no_change() -> None:
     assert "change_pct" not in found.evidence
 
 
-def test_slow_decoding_that_was_open_before_the_card_explained_it_goes_on_under_its_name_with_the_cause() -> (
+def test_slow_decoding_that_was_open_before_the_gpu_explained_it_goes_on_under_its_name_with_the_cause() -> (
     None
 ):
     first = troubles(seen([effect("decode")]))
     (found,) = troubles(
-        seen([effect("decode")], warnings=[warned()], card=HOT), first, NOW_US + 5 * MINUTE_US
+        seen([effect("decode")], warnings=[warned()], gpu=HOT), first, NOW_US + 5 * MINUTE_US
     )
     assert first[0].cause is Cause.UNEXPLAINED
     assert finding_of(found, "box").key == finding_of(first[0], "box").key
     assert (found.cause, found.severity, found.opened_us) == (Cause.HEAT, Severity.PAGE, NOW_US)
-    assert "Card GPU-1 is held back" in finding_of(found, "box").summary
+    assert "GPU GPU-1 is held back" in finding_of(found, "box").summary
     (still,) = troubles(
-        seen([effect("decode")], warnings=[warned()], card=HOT), [found], NOW_US + 10 * MINUTE_US
+        seen([effect("decode")], warnings=[warned()], gpu=HOT), [found], NOW_US + 10 * MINUTE_US
     )
     assert finding_of(still, "box").key == finding_of(first[0], "box").key
 
 
 def test_slow_decoding_whose_cause_is_proven_by_readings_alone_goes_on_under_its_name_too() -> None:
     first = troubles(seen([effect("decode")]))
-    (found,) = troubles(seen([effect("decode")], card=HOT), first, NOW_US + 5 * MINUTE_US)
+    (found,) = troubles(seen([effect("decode")], gpu=HOT), first, NOW_US + 5 * MINUTE_US)
     assert finding_of(found, "box").key == finding_of(first[0], "box").key
     assert found.cause is Cause.HEAT
 
 
-def test_a_hot_card_stays_told_when_decoding_is_well_again() -> None:
+def test_a_hot_gpu_stays_told_when_decoding_is_well_again() -> None:
     first = troubles(seen([effect("decode")]))
     joined = troubles(
-        seen([effect("decode")], warnings=[warned()], card=HOT), first, NOW_US + 5 * MINUTE_US
+        seen([effect("decode")], warnings=[warned()], gpu=HOT), first, NOW_US + 5 * MINUTE_US
     )
     (left,) = troubles(
-        seen(warnings=[warned()], card=HOT, calm=("decode",)), joined, NOW_US + HOUR_US
+        seen(warnings=[warned()], gpu=HOT, calm=("decode",)), joined, NOW_US + HOUR_US
     )
     assert (left.kind, left.subject, left.severity) == (Kind.THERMAL, "GPU-1", Severity.WARNING)
 
 
 def test_a_lowered_limit_at_which_the_clock_is_as_ever_explains_nothing() -> None:
-    drafts = FlowSigns(spec_acceptance=Pair(0.7, 0.4))
+    drafts = ServerComparison(spec_acceptance=Pair(0.7, 0.4))
     found = troubles(
         seen([effect("decode")], warnings=[warned("power_limit", Cause.POWER_CAP)], flow=drafts)
     )
@@ -263,21 +260,21 @@ def test_the_same_temperatures_are_told_once() -> None:
     signs = [
         replace(
             warned(sign),
-            summary=f"card GPU-1 {what}: 86 °C, memory 94 °C, 1 °C left. Look at fans.",
+            summary=f"GPU GPU-1 {what}: 86 °C, memory 94 °C, 1 °C left. Look at fans.",
         )
         for sign, what in told.items()
     ]
-    (found,) = findings(seen(warnings=signs, card=HOT))
+    (found,) = findings(seen(warnings=signs, gpu=HOT))
     assert found.summary.endswith("Look at fans. It works 1 °C from where it slows itself down.")
     assert found.summary.count("memory 94 °C") == 1
 
 
-def test_a_sentence_that_begins_with_it_is_about_the_card_of_the_sentence_before() -> None:
+def test_a_sentence_that_begins_with_it_is_about_the_gpu_of_the_sentence_before() -> None:
     cut, room = "cuts its clock in half or more", "works 1 °C from where it slows itself down"
     signs = [
         replace(
             warned(sign, severity=severity, uuid=uuid),
-            summary=f"card {uuid} {what}: {read}. Look at fans.",
+            summary=f"GPU {uuid} {what}: {read}. Look at fans.",
         )
         for sign, severity, uuid, what, read in (
             ("hw_thermal", Severity.PAGE, "GPU-1", cut, "90 °C, memory 94 °C"),
@@ -285,38 +282,38 @@ def test_a_sentence_that_begins_with_it_is_about_the_card_of_the_sentence_before
             ("margin", Severity.WARNING, "GPU-1", room, "90 °C, memory 94 °C"),
         )
     ]
-    (found,) = findings(seen(warnings=signs, card=HOT))
-    assert found.summary.endswith(f"Card GPU-2 {cut}: 91 °C, memory 95 °C. Card GPU-1 {room}.")
+    (found,) = findings(seen(warnings=signs, gpu=HOT))
+    assert found.summary.endswith(f"GPU GPU-2 {cut}: 91 °C, memory 95 °C. GPU GPU-1 {room}.")
     (of_the_last,) = findings(
         seen(
             warnings=[
                 *signs[:2],
-                replace(signs[2], subject="GPU-2", summary=f"card GPU-2 {room}: 91 °C"),
+                replace(signs[2], subject="GPU-2", summary=f"GPU GPU-2 {room}: 91 °C"),
             ],
-            card=HOT,
+            gpu=HOT,
         )
     )
     assert of_the_last.summary.endswith(f"memory 95 °C. It {room}.")
 
 
-def test_two_cards_that_are_equally_hot_are_both_told_how_hot() -> None:
+def test_two_gpus_that_are_equally_hot_are_both_told_how_hot() -> None:
     signs = [
-        replace(warned(uuid=uuid), summary=f"card {uuid} is held back: 90 °C. Look at fans.")
+        replace(warned(uuid=uuid), summary=f"GPU {uuid} is held back: 90 °C. Look at fans.")
         for uuid in ("GPU-1", "GPU-2")
     ]
-    (found,) = findings(seen(warnings=signs, card=HOT))
-    assert found.summary.endswith("Card GPU-2 is held back: 90 °C.")
+    (found,) = findings(seen(warnings=signs, gpu=HOT))
+    assert found.summary.endswith("GPU GPU-2 is held back: 90 °C.")
 
 
-def test_what_is_felt_is_dated_by_itself_and_not_by_the_card_s_first_sign() -> None:
+def test_what_is_felt_is_dated_by_itself_and_not_by_the_gpu_s_first_sign() -> None:
     (found,) = findings(
-        seen([effect("decode", since_us=NOW_US + 2 * HOUR_US)], warnings=[warned()], card=HOT)
+        seen([effect("decode", since_us=NOW_US + 2 * HOUR_US)], warnings=[warned()], gpu=HOT)
     )
     assert "decode rate -8.0 % (-9.0 to -7.0) since 2023-11-15 00:13 UTC" in found.summary
 
 
-def test_a_level_that_breaks_because_the_card_is_hot_belongs_to_the_heat() -> None:
-    early = troubles(seen([effect("decode")], warnings=[warned()], card=HOT))
+def test_a_level_that_breaks_because_the_gpu_is_hot_belongs_to_the_heat() -> None:
+    early = troubles(seen([effect("decode")], warnings=[warned()], gpu=HOT))
     (found,) = findings(seen([effect("decode")], {"chat": effect("level")}, [warned()], HOT), early)
     assert found.kind is Kind.THERMAL
     assert "chat" in found.evidence["levels"]
@@ -336,23 +333,23 @@ def test_a_cause_may_be_refined_in_the_first_hour() -> None:
     first = troubles(seen([effect("decode")]))
     assert first[0].cause is Cause.UNEXPLAINED
     weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
-    (found,) = findings(seen([effect("decode")], card=weak), first, NOW_US + HOUR_US // 2)
+    (found,) = findings(seen([effect("decode")], gpu=weak), first, NOW_US + HOUR_US // 2)
     assert found.cause is Cause.KERNEL_FALLBACK
 
 
 def test_later_a_cause_stays_although_its_proof_has_faded() -> None:
     weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
-    first = troubles(seen([effect("decode")], card=weak))
+    first = troubles(seen([effect("decode")], gpu=weak))
     (found,) = findings(seen([effect("decode")]), first, NOW_US + 5 * HOUR_US)
     assert found.cause is Cause.KERNEL_FALLBACK
 
 
 def test_a_cause_that_is_seen_not_to_be_gives_way_to_one_that_is_proven() -> None:
     idle = replace(COOL, top_util=Pair(0.95, 0.6))
-    first = troubles(seen([effect("decode")], card=idle))
+    first = troubles(seen([effect("decode")], gpu=idle))
     assert first[0].cause is Cause.HOST_BOUND
     weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
-    (found,) = findings(seen([effect("decode")], card=weak), first, NOW_US + 5 * HOUR_US)
+    (found,) = findings(seen([effect("decode")], gpu=weak), first, NOW_US + 5 * HOUR_US)
     assert found.cause is Cause.KERNEL_FALLBACK
 
 
@@ -405,8 +402,8 @@ def test_the_sentence_of_a_slow_start_says_how_much_since_when_why_and_what_to_d
 
 
 def test_what_is_unexplained_says_which_reading_would_tell() -> None:
-    blind = CardSigns("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0))
-    (found,) = findings(seen([effect("decode")], card=blind))
+    blind = GpuComparison("GPU-1", temp_c=Pair(55.0, 55.0), sm_clock_mhz=Pair(1980.0, 1700.0))
+    (found,) = findings(seen([effect("decode")], gpu=blind))
     assert found.cause is Cause.UNEXPLAINED
     assert any("DCGM_FI_DEV_POWER_VIOLATION" in text for text in found.evidence["missing"])
     assert found.evidence["missing"][0] in found.summary
@@ -415,6 +412,6 @@ def test_what_is_unexplained_says_which_reading_would_tell() -> None:
 
 def test_the_proof_stands_in_the_sentence_before_and_now() -> None:
     weak = replace(COOL, top_power_w=Pair(400.0, 320.0))
-    (found,) = findings(seen([effect("decode")], card=weak))
+    (found,) = findings(seen([effect("decode")], gpu=weak))
     assert "power at full work 400 → 320 W" in found.summary
     assert "SM clock 1980 MHz as before" in found.summary

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.judge.drift.blocks import Block
-from monitor.judge.drift.offsets import Start, scatter_of
-from monitor.judge.drift.wander import _covariance, fit_wander
+from monitor.judge.drift.speed.offsets import Start, scatter_of
+from monitor.judge.drift.stats.ar1 import _covariance, fit_wander
+from monitor.judge.drift.stats.blocks import Block
 
 
 def wandering(

@@ -11,7 +11,7 @@ import pytest
 from healthy import DAY, HOUR, SETTINGS, START_US, canaries, step
 from pydantic import TypeAdapter
 
-from monitor.judge.drift.values import MINUTE_US
+from monitor.judge.drift.settings import MINUTE_US
 from monitor.judge.drift.window import ChangeWindow, Comparison, hodges_lehmann, rank_test, slower
 
 CHANGE = 6 * HOUR

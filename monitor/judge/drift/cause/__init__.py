@@ -1,0 +1,1 @@
+"""Why: the catalogue of causes, the predicates that prove them, and their attribution."""

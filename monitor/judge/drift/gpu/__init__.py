@@ -1,0 +1,1 @@
+"""One GPU: its readings, its baseline, and the early warnings it gives."""

@@ -1,0 +1,1 @@
+"""The server's own figures: queue, engine steps, prefix cache, process starts."""

@@ -1,0 +1,167 @@
+"""The runs that the judges of answers look at, kept up run by run: the daemon and a replay feed the
+same machine. Pure.
+
+Each probe's own last runs are kept however long ago they were: a probe that runs once a day is
+judged by its last runs as well.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from monitor.judge.quality import gate
+from monitor.judge.quality.flips import Flips
+from monitor.judge.quality.shift import limit_nat
+from monitor.model import Finding, Pin, Probe, Sample, Verdict
+
+
+class Run(gate.Load, Protocol):
+    """What is asked of a run: a stored sample has it, and the slim point of a replay."""
+
+    @property
+    def probe(self) -> str: ...
+    @property
+    def verdict(self) -> str | None: ...
+    @property
+    def stale(self) -> bool | None: ...
+    @property
+    def pin(self) -> int | None: ...
+    @property
+    def logprob_shift(self) -> float | None: ...
+
+
+R = TypeVar("R", bound=Run)
+
+
+@dataclass(slots=True)
+class _Own(Generic[R]):
+    """One probe's last runs. `counted_as`: the probe that it is a run of where all probes are
+    counted together.
+    """
+
+    probe: Probe
+    counted_as: str
+    last: deque[R]
+    moved: deque[R] = field(default_factory=lambda: deque(maxlen=gate.SHIFT_ROUNDS))
+
+    @property
+    def fails(self) -> bool:
+        """Whether more of them failed than the probe allows."""
+        return gate.too_few_passes(
+            [run.verdict == Verdict.FAIL for run in self.last],
+            self.probe.repeats,
+            self.probe.require,
+        )
+
+
+@dataclass(slots=True)
+class LastAnswers(Generic[R]):
+    """What the verdicts of one target add up to. `probe_of`: a probe by its name; None where the
+    configuration has it no more.
+    """
+
+    target: str
+    probe_of: Callable[[str], Probe | None]
+    _own: dict[str, _Own[R]] = field(default_factory=dict)
+    _pinned: deque[R] = field(default_factory=lambda: deque(maxlen=gate.NEAR_TIE_RUNS))
+    _flips: Flips = field(default_factory=Flips)
+    _first_failed: R | None = None  # since the evidence last stood at zero,
+    _runs: int = 0  # and so many runs since then, itself counted
+
+    def add(self, run: R, *, earlier: bool = False) -> bool:
+        """Take up one run; whether it is one that was judged. One that had nothing to be judged by
+        says only that it was not broken. Runs come in the order in which they were known.
+        `earlier`: it is from before the time of which all runs are given, so that it counts for its
+        own probe only.
+        """
+        if run.verdict == Verdict.UNPINNED and (known := self._own.get(run.probe)) is not None:
+            known.last.append(
+                run
+            )  # nothing was asked of it, but it was no broken answer, as one before it was
+        if run.verdict not in gate.JUDGED:
+            return False
+        own = self._own.get(run.probe) or self._begin(run.probe)
+        if own is None:
+            return False
+        own.last.append(run)
+        if run.pin is not None:
+            self._pinned.append(run)
+            if (
+                run.logprob_shift is not None
+                and not run.stale
+                and own.counted_as == run.probe
+                and gate.was_alone(run)
+            ):
+                own.moved.append(run)
+        if not earlier and not run.stale:
+            self._count(run, own.counted_as)
+        return True
+
+    def _begin(self, name: str) -> _Own[R] | None:
+        probe = self.probe_of(name)
+        if probe is None:
+            return None
+        own = self._own[name] = _Own[R](probe, gate.first_of(probe), deque(maxlen=probe.repeats))
+        return own
+
+    def _count(self, run: R, probe: str) -> None:
+        failed = run.verdict == Verdict.FAIL
+        if not self._flips.failures:
+            if not failed:
+                return
+            self._first_failed, self._runs = run, 0
+        self._runs += 1
+        self._flips = self._flips.failed(probe) if failed else self._flips.passed()
+
+    def moved(self, probe: str, pins: Mapping[int, Pin]) -> bool:
+        """Whether a probe's log-probabilities have moved more than its pin's noise of late: else
+        the test cannot find anything new.
+        """
+        own = self._own.get(probe)
+        for run in () if own is None else own.moved:
+            pin = None if run.pin is None else pins.get(run.pin)
+            if pin is not None and (run.logprob_shift or 0.0) > limit_nat(pin.noise_nat):
+                return True
+        return False
+
+    def findings(
+        self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin], tell: gate.Tell
+    ) -> list[Finding]:
+        """What holds now. `tell`: the sentence about a sample that failed. A judge is asked only
+        where it can find something: making samples of the points of a replay is the costly part.
+        """
+        failing = [each for each in self._own.values() if each.fails]
+        last = {each.probe.name: [as_sample(run) for run in each.last] for each in failing}
+        found = [
+            self._together(as_sample),
+            self._near_ties(as_sample),
+            self._model_shift(as_sample, pins),
+        ]
+        return [
+            *gate.judge_quality(self.target, [each.probe for each in failing], last, tell),
+            *(f for f in found if f is not None),
+        ]
+
+    def _together(self, as_sample: Callable[[R], Sample]) -> Finding | None:
+        if self._first_failed is None or not self._flips.alarmed:
+            return None
+        return gate.judge_together(
+            self.target, self._flips, as_sample(self._first_failed).started_at, self._runs
+        )
+
+    def _near_ties(self, as_sample: Callable[[R], Sample]) -> Finding | None:
+        if sum(run.verdict == Verdict.NEAR_TIE for run in self._pinned) < gate.LEAST_NEAR_TIES:
+            return None
+        return gate.judge_near_ties(self.target, [as_sample(run) for run in self._pinned])
+
+    def _model_shift(
+        self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin]
+    ) -> Finding | None:
+        if not any(self.moved(name, pins) for name in self._own):
+            return None
+        return gate.judge_model_shift(
+            self.target, [as_sample(run) for own in self._own.values() for run in own.moved], pins
+        )

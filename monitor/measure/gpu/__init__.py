@@ -1,0 +1,1 @@
+"""Readings of GPUs through NVML or a DCGM exporter."""

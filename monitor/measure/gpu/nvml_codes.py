@@ -1,0 +1,101 @@
+"""What the codes mean with which NVML answers instead of a value (nvml.h, nvmlReturn_t), in words
+with the mend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import pynvml
+
+from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
+from monitor.model import GpuFault
+
+_MISMATCH = (
+    "the NVIDIA driver in the kernel and its library are of different versions "
+    "(LibRmVersionMismatch),"
+    " as after an upgrade without a reboot; reboot, or reload the nvidia kernel modules and "
+    "restart this program"
+)
+#: After these a handle is dead and the session must be opened anew (nvml.h, nvmlReturn_t).
+LOST = {
+    1: (GpuFault.SOURCE, "NVML is not initialised any more, as after a reload of the driver"),
+    15: (
+        GpuFault.LOST,
+        (
+            "the driver has lost the GPU; look for Xid 79 in the kernel log (dmesg), then reset "
+            "the GPU or reboot"
+        ),
+    ),
+    16: (
+        GpuFault.RESET,
+        "the GPU must be reset before it can be used: nvidia-smi --gpu-reset, or reboot",
+    ),
+    18: (GpuFault.MISMATCH, _MISMATCH),
+}
+
+
+class Support(StrEnum):
+    """Whether a GPU offers a value, as found when it was first asked for."""
+
+    OK = "ok"
+    NOT_SUPPORTED = "NotSupported"
+    NO_PERMISSION = "NoPermission"
+    FUNCTION_NOT_FOUND = "FunctionNotFound"
+
+
+#: nvmlReturn_t of a call that would say the same next time; 25: a struct version unknown to the
+#: driver, 26: deprecated.
+REFUSALS = {
+    3: Support.NOT_SUPPORTED,
+    4: Support.NO_PERMISSION,
+    13: Support.FUNCTION_NOT_FOUND,
+    25: Support.FUNCTION_NOT_FOUND,
+    26: Support.NOT_SUPPORTED,
+}
+
+
+def unlisted(name: str, error: Exception) -> GpuLostError:
+    """A GPU that NVML counts and cannot list."""
+    fault, reason = _meaning(error)
+    return GpuLostError(name, reason, fault)
+
+
+def _meaning(error: Exception) -> tuple[GpuFault, str]:
+    return LOST.get(getattr(error, "value", 0), (GpuFault.UNREADABLE, f"NVML says: {error}"))
+
+
+def unavailable(error: Any) -> GpusUnavailableError:
+    """No session, told by the code with which NVML refused it."""
+    if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        mend = (
+            "install the NVIDIA driver (in a container: start it with its GPUs) to watch a "
+            "GPU, or set gpus: none"
+        )
+        return GpusUnavailableError(f"libnvidia-ml.so.1 is not on this machine; {mend}", "absent")
+    if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        return GpusUnavailableError(
+            "the NVIDIA kernel driver is not loaded; load it with modprobe nvidia", "absent"
+        )
+    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+        return GpusUnavailableError(_MISMATCH, "mismatch")
+    return GpusUnavailableError(
+        f"NVML cannot be opened: {_meaning(error)[1]}; see whether nvidia-smi works", "error"
+    )
+
+
+def no_gpus(count: int, unreadable: Mapping[str, GpuLostError]) -> GpusUnavailableError:
+    """No session, as none of the GPUs can be read."""
+    if count == 0:
+        return GpusUnavailableError(
+            "the NVIDIA driver is loaded and shows no GPU; see nvidia-smi -L", "absent"
+        )
+    why = (
+        "; ".join(map(str, unreadable.values()))
+        or "this user may read none; see the rights on /dev/nvidia*"
+    )
+    return GpusUnavailableError(
+        f"NVML counts {count} GPUs and none can be read: {why}", "error", unreadable
+    )

@@ -1,0 +1,1 @@
+"""The daemon's judges over stored history or a CSV file: `backtest` and `calibrate`."""
