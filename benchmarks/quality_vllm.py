@@ -5,8 +5,8 @@ four bits. Part of `make proof`.
 
 Writes its part of docs/quality-measured.md. An estimated 40 minutes on two quiet cores, and many
 times that beside other work. What has been measured is kept in DIR (beside the vLLM environment
-unless given), so that a run that was stopped goes on where it was, until the product (the committed monitor/) or
-the numbers change. One server at a time, three starts:
+unless given), so that a run that was stopped goes on where it was, until the product (the committed
+monitor/) or the numbers change. One server at a time, three starts:
 
 1. the original: pinned, half of the repeats in company; then the canaries by `vllm-canary probe`,
    half of them beside requests that leave one slot free; then the repetitions of three rounds, each
