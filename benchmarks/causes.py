@@ -8,8 +8,8 @@ For each scenario and seed (causestories.py) it is asked which incidents would h
 whether one has the kind and the cause that the scenario must raise. What was judged already is not
 judged again, so it can be stopped and started; the key is the source of the simulator and of the
 judges. `--keep` keeps the histories (some 5 MB each), so that changed judges need no new ones.
-`--write` puts the tables into docs/detection.md. Exit code 1: a scenario is named right in fewer
-than 19 of 20.
+`--write` puts the tables into docs/detection-measured.md. Exit code 1: a scenario is named right
+in fewer than 19 of 20.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proofpage import stamp, write_section
 
 from monitor.simulate.scenario import Raises
 
-PAGE = ROOT / "docs" / "detection.md"
+PAGE = ROOT / "docs" / "detection-measured.md"
 WORK = Path.home() / ".cache" / "vllm-canary" / "causes"
 
 

@@ -10,7 +10,8 @@ series (detection_series.py; those that may not be passed on are read from --dat
 minutes on two idle cores. What was measured already is not measured again: results lie in the
 user's cache under a key made of the sources, so it can be stopped and started. It makes its own
 environments there: numpy, river and ruptures in one, Apache Otava in another, for they ask for
-different versions of numpy. --write puts the tables into docs/detection.md between their marks.
+different versions of numpy. --write puts the tables into docs/detection-measured.md between their
+marks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PEERS = {
     "river": ("numpy==2.4.6", "river==0.26.1", "ruptures==1.1.10"),
     "otava": ("numpy==2.2.0", "apache-otava==0.8.0"),
 }
-PAGE = ROOT / "docs" / "detection.md"
+PAGE = ROOT / "docs" / "detection-measured.md"
 KEPT = CACHE / "detection" / "others"
 BEGIN, END = "<!-- begin: detection -->", "<!-- end: detection -->"
 
@@ -195,7 +196,7 @@ def run_peers(which: str, folders: list[Path], jobs: int) -> None:
 
 
 def put(text: str) -> None:
-    """Between the marks of docs/detection.md, at its end when it has none yet."""
+    """Between the marks of docs/detection-measured.md, at its end when it has none yet."""
     page = PAGE.read_text(encoding="utf-8")
     head, _, found = page.partition(BEGIN)
     tail = found.partition(END)[2]

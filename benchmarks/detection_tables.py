@@ -1,4 +1,4 @@
-"""The tables of docs/detection.md out of the results of detection.py."""
+"""The tables of docs/detection-measured.md out of the results of detection.py."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@ late is it when they really fail?
 
     .venv/bin/python benchmarks/quality.py [--quick]
 
-About a minute; part of `make proof`; writes its section of docs/quality.md. The answers are those
-of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code that the
-daemon runs: monitor/judge/quality/pinning.py makes the pins, pinned.py the verdicts, flips.py and
-`too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts as a failure:
-near ties, which the product tells by them, are not told apart here.
+About a minute; part of `make proof`; writes its section of docs/quality-measured.md. The answers
+are those of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code
+that the daemon runs: monitor/judge/quality/pinning.py makes the pins, pinned.py the verdicts,
+flips.py and `too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts
+as a failure: near ties, which the product tells by them, are not told apart here.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def main() -> int:
     )
     print(text)
     if not quick:
-        write_section("flips", text.splitlines(), ROOT / "docs" / "quality.md")
+        write_section("flips", text.splitlines(), ROOT / "docs" / "quality-measured.md")
     print("kept" if found.kept else "NOT kept")
     return 0 if found.kept else 1
 

@@ -6,7 +6,7 @@ not, and right about the cause.
 Without --data it reads the extract in benchmarks/data/gpu (one model's eleven tests); with it the
 whole GB10 set, which is too large for this repository: FOLDER holds spark_telemetry.tar.gz and
 spark__closed_loop_tables.csv (PROVENANCE.md says where they come from). --write puts the tables
-into docs/detection.md and the plot beside it. About four minutes with the whole set.
+into docs/detection-measured.md and the plot beside it. About four minutes with the whole set.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from proofpage import stamp, write_section
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import DriftSettings
 
-PAGE = ROOT / "docs" / "detection.md"
-PLOT = ROOT / "docs" / "detection-GPUs.svg"
+PAGE = ROOT / "docs" / "detection-measured.md"
+PLOT = ROOT / "docs" / "detection-gpus.svg"
 SETTINGS = DriftSettings()
 SECTION = "traces"
 
