@@ -58,12 +58,12 @@ def all_runs(
         if (scenario, seed) not in known:
             missing.setdefault((scenario.removesuffix(BLIND), seed), []).append(scenario)
     with ProcessPoolExecutor(jobs) as pool, book.open("a", encoding="utf-8") as out:
-        told = {
+        seeds = {
             pool.submit(tell, story, variants, seed, gpu, histories): (story, seed)
             for (story, seed), variants in missing.items()
         }
         try:
-            for job in as_completed(told):
+            for job in as_completed(seeds):
                 for found in job.result():
                     known[found.scenario, found.seed] = found
                     out.write(json.dumps(asdict(found)) + "\n")
@@ -74,7 +74,7 @@ def all_runs(
                     )
                 out.flush()
                 if not keep:
-                    _forget(histories, f"{gpu}-{told[job][0]}-{told[job][1]}")
+                    _forget(histories, f"{gpu}-{seeds[job][0]}-{seeds[job][1]}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -112,7 +112,7 @@ def said(found: Run) -> str:
 def table(runs: Sequence[Run], expected: dict[str, Raises | None]) -> list[str]:
     """One line a scenario."""
     lines = [
-        "| scenario | must be told | right | after, median (p90) | something else said |",
+        "| scenario | expected | right | after, median (p90) | also raised |",
         "|---|---|---|---|---|",
     ]
     for scenario, raises in expected.items():

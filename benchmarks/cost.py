@@ -436,7 +436,7 @@ def disk(samples: int) -> list[Row]:
     row, server, gpu = ((after - before) / samples for before, after in pairwise(sizes))
     return [
         at_most(
-            "database a sample all told (6 probes a minute, one GPU)",
+            "database per sample, all included (6 probes a minute, one GPU)",
             row + server + gpu,
             SAMPLE_BYTES,
             " bytes",

@@ -65,20 +65,8 @@ def environment(name: str) -> Path:
 def key() -> str:
     """Of all sources that the results depend on."""
     digest = hashlib.sha256()
-    names = (
-        "blocks",
-        "load",
-        "curve",
-        "curvefit",
-        "cusum",
-        "wander",
-        "offsets",
-        "dating",
-        "effects",
-        "track",
-        "speed",
-    )
-    sources = [ROOT / "monitor/judge/drift" / f"{name}.py" for name in names]
+    drift = ROOT / "monitor/judge/drift"
+    sources = sorted([*(drift / "stats").glob("*.py"), *(drift / "speed").glob("*.py")])
     for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

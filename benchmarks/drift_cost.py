@@ -32,7 +32,7 @@ YEAR, MONTH, STEPS = (
     525_600,
     43_200,
     12_000,
-)  # samples; the steps hold a week, so that all that is learnt anew once a week is among them
+)  # samples; the steps hold a week, so that the weekly relearning is among them
 BLOCK = 5  # samples
 BEGIN = datetime(2025, 11, 1, tzinfo=UTC)
 COLUMNS = (
@@ -45,11 +45,11 @@ COLUMNS = (
 def rows(count: int) -> Iterator[str]:
     """A healthy server that others use a little, as CSV."""
     yield COLUMNS
-    chance, wander = random.Random(1), 0.0
+    chance, noise = random.Random(1), 0.0
     for i in range(count):
-        wander = wander * 0.975 + chance.gauss(0.0, 0.001)
+        noise = noise * 0.975 + chance.gauss(0.0, 0.001)
         running = chance.choice([0, 0, 0, 1, 2])
-        rate = 100 * (1 + wander + chance.gauss(0.0, 0.003)) / (1 + 0.02 * running)
+        rate = 100 * (1 + noise + chance.gauss(0.0, 0.003)) / (1 + 0.02 * running)
         ttft = 20 * (1 + abs(chance.gauss(0.0, 0.05)))
         e2e = ttft + 63_000 / rate
         yield (

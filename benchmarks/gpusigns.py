@@ -195,7 +195,7 @@ def _sweeps(settings: DriftSettings) -> list[str]:
             "its highest cap, then a lower one."
         ),
         (
-            "*Named*: the lowered limit was told with cause power_cap. *Default*: measured speeds "
+            "*Named*: the lowered limit was reported as power_cap. *Default*: measured speeds "
             "inside the predicted interval before"
         ),
         (
@@ -234,7 +234,7 @@ def _sweep(name: str, sweep: Sequence[Capped], settings: DriftSettings) -> str:
     )
     slope = elasticity.prefill() if prefill else elasticity.decode()
     error = (
-        f"{mean(abs(told[1] - was) for told, was in zip(learnt, real, strict=True)):.1f}"
+        f"{mean(abs(predicted[1] - was) for predicted, was in zip(learnt, real, strict=True)):.1f}"
         if fresh
         else "–"
     )
@@ -252,9 +252,9 @@ def _sweep(name: str, sweep: Sequence[Capped], settings: DriftSettings) -> str:
     )
 
 
-def _inside(told: Sequence[tuple[float, float, float]], real: Sequence[float]) -> str:
+def _inside(predicted: Sequence[tuple[float, float, float]], real: Sequence[float]) -> str:
     return (
-        f"{sum(low <= was <= high for (low, _, high), was in zip(told, real, strict=True))} "
+        f"{sum(low <= was <= high for (low, _, high), was in zip(predicted, real, strict=True))} "
         f"of {len(real)}"
     )
 

@@ -1,4 +1,4 @@
-"""Troubles put into real traces of a GPU, each with what the judges had learnt until then."""
+"""Faults injected into real GPU traces, each judged with the baseline learned until then."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trial:
     )  # likewise of those that are more than an info
     causes: set[str] = field(default_factory=set)
     loss_min: float | None = None
-    throttled_min: float | None = None  # the first minute that was held back for heat
+    throttled_min: float | None = None  # the first minute with thermal throttling
     forecast: tuple[float, float] | None = (
         None  # the first one: when it was made, and for when, in minutes
     )
@@ -85,7 +85,7 @@ def _is_whole(points: Sequence[GpuPoint]) -> bool:
 def changed(
     chain: Chained, start: int, kind: str, factor: float, counters: bool
 ) -> cooling.Changed:
-    """The two hours with the trouble in them."""
+    """The two hours with the fault in them."""
     points = _span(chain, start)
     if kind == "hidden":
         return cooling.changed(points, limit_mhz=lambda _: HELD_MHZ, counters=counters)

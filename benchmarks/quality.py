@@ -7,7 +7,7 @@ About a minute; part of `make proof`; writes its section of docs/quality-measure
 are those of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code
 that the daemon runs: monitor/judge/quality/pinning.py makes the pins, pinned.py the verdicts,
 flips.py and `too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts
-as a failure: near ties, which the product tells by them, are not told apart here.
+as a failure: near ties, which the product recognises by them, are not distinguished here.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def measure(quick: bool) -> Measured:
 
 
 def _late(flips: float, count: int) -> tuple[Section, bool]:
-    """The delay, for faults that wander over all probes and for such that stay with some."""
+    """The delay, for faults that move over all probes, and for faults that stay with some."""
     faults = {
         f"each answer fails with {share:.0%}": [share] * PROBES
         for share in (0.05, 0.10, 0.25, 0.50)

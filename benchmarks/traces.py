@@ -100,14 +100,14 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
 def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
     """The table of what healthy traces raise."""
     chain = gputraces.chained(traces)
-    told = healthy(chain)
+    quiet = healthy(chain)
     lines = [
         (
-            f"**Healthy.** {told.files} files, {told.hours:.0f} hours of one GB10 that serves 24 "
+            f"**Healthy.** {quiet.files} files, {quiet.hours:.0f} hours of one GB10 that serves 24 "
             "models through vLLM"
         )
-        if told.files > 100
-        else f"**Healthy.** The extract: {told.files} files, {told.hours:.0f} hours of one GB10",
+        if quiet.files > 100
+        else f"**Healthy.** The extract: {quiet.files} files, {quiet.hours:.0f} hours of one GB10",
         (
             "(`power_w, temp_c, sm_mhz, gpu_util` every 10 s; margin = 94 °C less the temperature, "
             "as a GB10 tells it; throttle counters and"
@@ -120,21 +120,22 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
         "| rule | files with a finding | armed |",
         "| --- | --- | --- |",
         (
-            f"| **all signs of a GPU together** | **{len({name for name, _ in told.findings})} of "
-            f"{told.files}** | |"
+            f"| **all signs together** | **{len({name for name, _ in quiet.findings})} of "
+            f"{quiet.files}** | |"
         ),
         (
-            f"| unexplained heat | {_files(told, 'thermal_residual')} | "
-            f"{_share(told.heat, told.busy)} of {told.busy} busy minutes |"
+            f"| unexplained heat | {_files(quiet, 'thermal_residual')} | "
+            f"{_share(quiet.heat, quiet.busy)} of {quiet.busy} busy minutes |"
         ),
         (
             "| clock against temperature and power | "
-            f"{_files(told, 'clock_deficit', 'hidden_limit')} | {_share(told.clock, told.busy)} |"
+            f"{_files(quiet, 'clock_deficit', 'hidden_limit')} | "
+            f"{_share(quiet.clock, quiet.busy)} |"
         ),
-        f"| margin | {_files(told, 'margin')} | from the first minute |",
+        f"| margin | {_files(quiet, 'margin')} | from the first minute |",
         "| throttle time, hardware slowdown, power brake | – | counters are not in these files |",
     ]
-    lines += [f"| (simpler) {rule} | {count} of {told.files} | |" for rule, count in naive(chain)]
+    lines += [f"| (simpler) {rule} | {count} of {quiet.files} | |" for rule, count in naive(chain)]
     if orders:
         shuffled = [
             len({name for name, _ in healthy(gputraces.chained(_shuffled(traces, seed))).findings})
@@ -144,7 +145,7 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
             "",
             f"In {orders} random orders of the models, so with other things learnt before "
             f"others: {sum(shuffled)} findings in "
-            f"{told.files * orders} files.",
+            f"{quiet.files * orders} files.",
         ]
     return lines
 
@@ -158,8 +159,8 @@ def _shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
     return [trace for name in names for trace in groups[name]]
 
 
-def _files(told: Healthy, *signs: str) -> str:
-    return f"{len({name for name, sign in told.findings if sign in signs})} of {told.files}"
+def _files(quiet: Healthy, *signs: str) -> str:
+    return f"{len({name for name, sign in quiet.findings if sign in signs})} of {quiet.files}"
 
 
 def _share(part: int, whole: int) -> str:
@@ -175,7 +176,7 @@ TRIALS = (
 
 
 def trial_lines(chain: Chained) -> tuple[list[str], list[Trial]]:
-    """The table of what injected troubles raise, and the trials of the first row."""
+    """The table of what injected faults raise, and the trials of the first row."""
     starts = snapshots(chain, SETTINGS)
     lines = [
         (
@@ -226,7 +227,7 @@ def _forecasts(found: Sequence[Trial]) -> str:
         "*Forecast* (“at this pace it slows itself down in about N min”), first row: one was "
         "made before the first throttled minute in "
         f"{len(errors)} of {len(found)} trials, which then came {median(errors):+.0f} min "
-        "earlier than told (median; p10 "
+        "earlier than forecast (median; p10 "
         f"{percentile(errors, 0.1):+.0f}, p90 {percentile(errors, 0.9):+.0f})."
     )
 
@@ -243,7 +244,7 @@ def _trial_cells(found: Sequence[Trial], cause: str) -> str:
     names: dict[str, int] = {}
     for trial in seen:
         names[trial.first_sign] = names.get(trial.first_sign, 0) + 1
-    told = ", ".join(
+    quiet = ", ".join(
         f"{name} {count}" for name, count in sorted(names.items(), key=lambda item: -item[1])
     )
     delay = f"{median(delays):.0f} ({percentile(delays, 0.9):.0f})" if delays else "–"
@@ -252,7 +253,7 @@ def _trial_cells(found: Sequence[Trial], cause: str) -> str:
         if leads
         else "–"
     )
-    return f"{len(seen)} of {len(found)} | {len(right)} of {len(seen)} | {delay} | {lead} | {told}"
+    return f"{len(seen)} of {len(found)} | {len(right)} of {len(seen)} | {delay} | {lead} | {quiet}"
 
 
 def main() -> int:
