@@ -1,4 +1,4 @@
-"""What a judge concludes, and the life of it."""
+"""What a judge concludes, and the incident that is made of it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,39 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from monitor.model.gpu_warning import DriftDetail
 from monitor.model.identity import Change
 from monitor.model.words import Cause, Kind, Severity
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a judge concludes now. `evidence` carries the numbers it rests on, in JSON values."""
+    """What a judge concludes now. `evidence` carries the numbers it rests on, in JSON values.
+
+    `summary` is the text of the judges that write their own; of all others the text is made when
+    it is shown (monitor/show/findings).
+    """
 
     kind: Kind
     target: str
     subject: str
     severity: Severity
-    summary: str
     since: datetime
+    summary: str = ""
     cause: Cause | None = None
     changes: tuple[Change, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    detail: DriftDetail | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes it the same incident: kind, target and subject."""
+        """Identifies the incident: kind, target and subject."""
         return (self.kind.value, self.target, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """The life of a finding with one key. It survives restarts; `closed_at` None = open."""
+    """Findings of one key from opening to closing, stored; open while `closed_at` is None."""
 
     id: int
     kind: Kind
