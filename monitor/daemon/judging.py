@@ -28,7 +28,7 @@ from monitor.judge.availability import (
     judge_server_down,
     judge_unmeasured,
 )
-from monitor.judge.identity import config_change_over
+from monitor.judge.identity import config_change_resolved
 from monitor.judge.quality import gate
 from monitor.judge.quality.answers import LastAnswers
 from monitor.judge.quality.unjudged import judge_unjudged
@@ -328,6 +328,6 @@ def _close_config_changes(
         since = queries.samples(
             connection, SampleFilter(since=incident.opened_at, target=name), limit=ANSWERS_LIMIT
         )
-        reason = config_change_over(incident, current.digest, watch.probes, since, now)
+        reason = config_change_resolved(incident, current.digest, watch.probes, since, now)
         if reason is not None:
             incidents.close(connection, incident, now, reason, channels)
