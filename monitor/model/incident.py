@@ -24,10 +24,10 @@ class Finding:
     subject: str
     severity: Severity
     since: datetime
+    summary: str = ""
     cause: Cause | None = None
     changes: tuple[Change, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    summary: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

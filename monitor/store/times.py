@@ -1,4 +1,4 @@
-"""The times of nullable columns: `to_us` and `from_us`, and the same where unknown stays unknown."""
+"""Times in the tables: `to_us` and `from_us`, also for columns that may be null."""
 
 from __future__ import annotations
 

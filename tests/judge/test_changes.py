@@ -295,11 +295,14 @@ def test_a_change_is_over_when_every_probe_has_answered_warm_under_it() -> None:
 
 
 def test_rare_and_uncapped_probes_are_not_waited_for_unless_they_have_run() -> None:
-    assert config_change_resolved(INCIDENT, "new", [SKY, *RARE], [answered("sky")], SOON) is not None
+    assert (
+        config_change_resolved(INCIDENT, "new", [SKY, *RARE], [answered("sky")], SOON) is not None
+    )
     for probe in RARE:
         cold = answered(probe.name, phase=Phase.COLD)
         assert (
-            config_change_resolved(INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold], SOON) is None
+            config_change_resolved(INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold], SOON)
+            is None
         )
         assert (
             config_change_resolved(
