@@ -68,8 +68,8 @@ class Tally:
                 target=target,
                 subject="decode",
                 severity=severity,
-                since=since,
                 summary=f"{target} is slow",
+                since=since,
                 evidence=evidence,
             )
         ]

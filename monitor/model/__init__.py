@@ -1,7 +1,7 @@
-"""The plain values that travel through the house: frozen, typed, units in their names, no I/O.
+"""The plain values that every layer shares: frozen, typed, units in their names, no I/O.
 
 Absence is None everywhere: an unknown figure is never 0, "" or False. Wall-clock times are
-timezone-aware UTC datetimes; durations that are measured come from a monotonic clock.
+timezone-aware UTC datetimes; measured durations come from a monotonic clock.
 """
 
 from monitor.model.answer import (
@@ -53,6 +53,10 @@ from monitor.model.sample import (
     SAMPLE_FIELDS,
     Marks,
     Sample,
+)
+from monitor.model.times import (
+    from_us,
+    to_us,
 )
 from monitor.model.words import (
     REGRESSIONS,
@@ -108,4 +112,6 @@ __all__ = [
     "Severity",
     "TokenLogprob",
     "Verdict",
+    "from_us",
+    "to_us",
 ]

@@ -1,4 +1,4 @@
-"""What a judge concludes, and the incident that is made of it."""
+"""Findings, and the incidents that record them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from monitor.model.words import Cause, Kind, Severity
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a judge concludes now. `evidence` carries the numbers it rests on, in JSON values.
+    """The conclusion of a judge at one moment.
 
-    `summary` is the text of the judges that write their own; of all others the text is made when
-    it is shown (monitor/show/findings).
+    `evidence` holds the figures it rests on, as JSON values; `monitor/show/findings/` turns a
+    finding into text. `summary` is set only by judges that still write their own sentence.
     """
 
     kind: Kind
@@ -33,13 +33,13 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Identifies the incident: kind, target and subject."""
+        """Kind, target and subject: findings with one key belong to one incident."""
         return (self.kind.value, self.target, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Findings of one key from opening to closing, stored; open while `closed_at` is None."""
+    """All findings with one key from opening to closing; `closed_at` None = open."""
 
     id: int
     kind: Kind

@@ -397,8 +397,8 @@ class Comparing(Tally):
                 target=target,
                 subject="fingerprint",
                 severity=Comparing.severity,
-                since=NOON,
                 summary="decode rate -12 %",
+                since=NOON,
                 evidence=evidence,
             )
         ]

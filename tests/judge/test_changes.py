@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from monitor.judge.identity import (
     compare,
     config_change,
-    config_change_over,
+    config_change_resolved,
     digest,
     is_same,
     merged,
@@ -285,9 +285,9 @@ RARE = (
 
 
 def test_a_change_is_over_when_every_probe_has_answered_warm_under_it() -> None:
-    assert config_change_over(INCIDENT, "new", [SKY, SEA], [answered("sky")], SOON) is None
+    assert config_change_resolved(INCIDENT, "new", [SKY, SEA], [answered("sky")], SOON) is None
     assert (
-        config_change_over(
+        config_change_resolved(
             INCIDENT, "new", [SKY, SEA], [answered("sky"), answered("sea", phase=Phase.IDLE)], SOON
         )
         is not None
@@ -295,14 +295,17 @@ def test_a_change_is_over_when_every_probe_has_answered_warm_under_it() -> None:
 
 
 def test_rare_and_uncapped_probes_are_not_waited_for_unless_they_have_run() -> None:
-    assert config_change_over(INCIDENT, "new", [SKY, *RARE], [answered("sky")], SOON) is not None
+    assert (
+        config_change_resolved(INCIDENT, "new", [SKY, *RARE], [answered("sky")], SOON) is not None
+    )
     for probe in RARE:
         cold = answered(probe.name, phase=Phase.COLD)
         assert (
-            config_change_over(INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold], SOON) is None
+            config_change_resolved(INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold], SOON)
+            is None
         )
         assert (
-            config_change_over(
+            config_change_resolved(
                 INCIDENT, "new", [SKY, *RARE], [answered("sky"), cold, answered(probe.name)], SOON
             )
             is not None
@@ -312,12 +315,12 @@ def test_rare_and_uncapped_probes_are_not_waited_for_unless_they_have_run() -> N
 def test_a_probe_that_cannot_run_holds_a_change_open_for_a_day_and_is_named_then() -> None:
     day = NOON + timedelta(hours=24)
     assert (
-        config_change_over(
+        config_change_resolved(
             INCIDENT, "new", [SKY, SEA], [answered("sky")], day - timedelta(seconds=1)
         )
         is None
     )
-    told = config_change_over(INCIDENT, "new", [SKY, SEA], [answered("sky")], day)
+    told = config_change_resolved(INCIDENT, "new", [SKY, SEA], [answered("sky")], day)
     assert told is not None
     assert told.endswith(": sea")
 
@@ -335,9 +338,9 @@ def test_a_probe_that_cannot_run_holds_a_change_open_for_a_day_and_is_named_then
     ids=["cold", "failed", "old identity", "unknown identity", "before", "another probe"],
 )
 def test_no_other_answer_ends_a_change(sample: Sample) -> None:
-    assert config_change_over(INCIDENT, "new", [SKY], [sample], SOON) is None
+    assert config_change_resolved(INCIDENT, "new", [SKY], [sample], SOON) is None
 
 
 def test_without_probes_a_change_is_over_only_after_a_day() -> None:
-    assert config_change_over(INCIDENT, "new", [], [], SOON) is None
-    assert config_change_over(INCIDENT, "new", [], [], NOON + timedelta(hours=24)) is not None
+    assert config_change_resolved(INCIDENT, "new", [], [], SOON) is None
+    assert config_change_resolved(INCIDENT, "new", [], [], NOON + timedelta(hours=24)) is not None

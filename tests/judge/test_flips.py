@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.judge.quality.answers import LastAnswers
-from monitor.judge.quality.flips import ALARM_NAT, MOST_NAT, Flips
-from monitor.judge.quality.gate import SEVERAL, too_few_passes
+from monitor.judge.quality.flips import ALARM_NAT, MOST_NAT, SEVERAL, Flips
+from monitor.judge.quality.verdicts import too_few_passes
 from monitor.model import Cause, Finding, Kind, Outcome, Phase, Probe, Sample, Severity, Verdict
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)

@@ -14,16 +14,14 @@ from monitor.judge.quality.answers import LastAnswers
 from monitor.judge.quality.gate import (
     again,
     judge_gate,
-    judge_model_shift,
-    judge_near_ties,
-    judge_pin_expiry,
     pin_for,
     was_alone,
     with_second_runs,
 )
 from monitor.judge.quality.pinned import judge_pinned
-from monitor.judge.quality.pinning import expiry, noise_of, outputs_of
+from monitor.judge.quality.pinning import expiry, judge_pin_expiry, noise_of, outputs_of
 from monitor.judge.quality.shift import binomial_tail, judge_shift
+from monitor.judge.quality.verdicts import judge_model_shift, judge_near_ties
 from monitor.model import (
     Finding,
     Kind,

@@ -1,12 +1,25 @@
-"""Which renderer turns the findings of a kind into text."""
+"""The renderer of each kind of finding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from monitor.model import Finding, Kind
+from monitor.show.findings import availability, gpu_faults, identity, quality
 from monitor.show.findings.texts import GpuNames, Texts
 
 Renderer = Callable[[Finding, GpuNames], Texts]
 
-RENDERERS: Mapping[Kind, Renderer] = {}
+RENDERERS: Mapping[Kind, Renderer] = {
+    Kind.SERVER_DOWN: availability.server_down,
+    Kind.HUNG: availability.hung,
+    Kind.NO_SAMPLES: availability.no_samples,
+    Kind.UNKNOWN_LASTING: availability.unknown_lasting,
+    Kind.GPU_FAULT: gpu_faults.gpu_fault,
+    Kind.TELEMETRY_BLIND: gpu_faults.telemetry_blind,
+    Kind.DRIVER_MISMATCH: gpu_faults.driver_mismatch,
+    Kind.CONFIG_CHANGE: identity.config_change,
+    Kind.QUALITY: quality.quality,
+    Kind.NEAR_TIES: quality.near_ties,
+    Kind.PIN_EXPIRED: quality.pin_expired,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +15,8 @@ class Texts:
     details: tuple[str, ...] = ()
 
 
-class GpuName(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GpuName:
     """How `nvidia-smi -L` lists a GPU."""
 
     index: int | None = None

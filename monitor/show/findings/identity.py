@@ -1,0 +1,48 @@
+"""Findings about a changed configuration, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from monitor.model import Finding
+from monitor.show.changes import differences, value_text
+from monitor.show.findings.phrases import texts, utc
+from monitor.show.findings.texts import GpuNames, Texts
+
+MOST_FIELDS = 3
+SHORT, LONG = 30, 200  # characters of a value, in a paragraph and in the details
+METRICS = {"decode_tok_s": "decode rate", "ttft_ms": "time to first token"}
+
+
+def config_change(finding: Finding, _names: GpuNames) -> Texts:
+    """Returns the texts of `config_change`: the fields that differ, and the effect if it is known."""
+    changes = differences(finding.changes)
+    told = [f"{c.field} {_values(c.before, c.after, SHORT)}" for c in changes[:MOST_FIELDS]]
+    more = len(changes) - MOST_FIELDS
+    fields = ", ".join(told) + (f" and {more} more fields" if more > 0 else "")
+    several = len(finding.changes) > 1
+    return texts(
+        f"{finding.target}: configuration changed: {fields}",
+        f"{finding.target}: the configuration changed at {utc(finding.since)}: {fields}.",
+        _effect(finding.evidence),
+        "Effects cannot be attributed to a single change." if several else "",
+        "If this was not intended, compare `vllm-canary fingerprint` with the deployment.",
+        details=[f"{c.field}: {_values(c.before, c.after, LONG)}" for c in changes],
+    )
+
+
+def _values(before: Any, after: Any, limit: int) -> str:
+    return f"{value_text(before, limit)} → {value_text(after, limit)}"
+
+
+def _effect(evidence: Mapping[str, Any]) -> str:
+    """Returns the measured effect, once the drift detector has found one."""
+    comparison = evidence.get("comparison") or {}
+    change = comparison.get("change_pct")
+    if not evidence.get("felt") or change is None:
+        return ""
+    metric = METRICS.get(comparison.get("metric", ""), comparison.get("metric", "speed"))
+    low, high = comparison.get("low_pct"), comparison.get("high_pct")
+    interval = "" if low is None or high is None else f" ({low:+.1f} to {high:+.1f})"
+    return f"Effect since then: {metric} {change:+.1f} %{interval}."
