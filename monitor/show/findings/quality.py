@@ -84,11 +84,12 @@ def pin_expired(finding: Finding, _names: GpuNames) -> Texts:
     """Returns the texts of `pin_expired`."""
     target, probe, evidence = finding.target, finding.subject, finding.evidence
     created, why = evidence.get("created_at"), evidence.get("reason")
-    recorded = "" if created is None else f" on {datetime.fromisoformat(created):%Y-%m-%d}"
+    on = "" if created is None else f" on {datetime.fromisoformat(created):%Y-%m-%d}"
+    because = f' with the reason "{reason(why)}"' if why else ""
     return texts(
         f"{target}: pin of probe {probe} has expired",
         f"{target}: the pin of probe {probe} has been expired since {utc(finding.since)}; it still "
         "judges.",
-        f"It was recorded{recorded}{f' with the reason "{reason(why)}"' if why else ''}.",
+        f"It was recorded{on}{because}.",
         f'Renew it: `vllm-canary pin {probe} --target {target} --reason "…"`.',
     )
