@@ -1,5 +1,4 @@
-"""Pins: made from repeated answers, with their noise and expiry; and which pins need renewal. Pure.
-"""
+"""Pins: made from repeated answers, with their noise and expiry; and which pins need renewal. Pure."""
 
 from __future__ import annotations
 
