@@ -132,8 +132,7 @@ def page(
     panels: Mapping[str, Mapping[str, list[tuple[int, float]]]],
     found: Mapping[str, Sequence[Found]],
 ) -> str:
-    """Returns the whole page: for each target its panels with the incidents, and a table of them.
-    """
+    """Returns the whole page: for each target its panels and a table of incidents."""
     parts = [
         (
             "<!doctype html><html lang=en><meta "

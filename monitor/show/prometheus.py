@@ -1,5 +1,4 @@
-"""The daemon's own metrics for Prometheus, prefix `vllm_canary_`, in base units (seconds, tokens).
-"""
+"""The daemon's own Prometheus metrics: prefix `vllm_canary_`, base units (seconds, tokens)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Values as JSON objects and CSV rows: public field names, times in ISO 8601 UTC, unknown as null.
-"""
+"""Values as JSON objects and CSV rows: public names, times in ISO 8601 UTC, unknown as null."""
 
 from __future__ import annotations
 

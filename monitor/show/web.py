@@ -29,8 +29,7 @@ class ListenError(UserError):
 
 
 def application(metrics: Callable[[], bytes], alive: Problems, ready: Problems) -> Starlette:
-    """Returns the routes. `alive` tells a supervisor to restart the daemon, `ready` to wait for it.
-    """
+    """Returns the routes: `alive` is for a supervisor that restarts, `ready` for one that waits."""
 
     def answer(problems: list[str]) -> JSONResponse:
         return JSONResponse(

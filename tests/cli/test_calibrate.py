@@ -105,8 +105,8 @@ def test_a_short_history_says_what_is_missing(history: History, cli: Command) ->
     )
     ran = cli("calibrate", "--db", history.database)
     assert ran.code == 0
-    assert "nothing is known yet of how it depends on load" in ran.out
-    assert "not enough yet" in ran.out
+    assert "dependence on load not known yet" in ran.out
+    assert "not learnt yet" in ran.out
 
 
 def test_where_nothing_was_measured_there_is_nothing_to_learn_and_3(

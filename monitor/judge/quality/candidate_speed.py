@@ -180,7 +180,7 @@ def _shares(
 def _long_rates(
     rounds: Sequence[Sample], production: Sequence[Sample]
 ) -> tuple[list[float], list[float]]:
-    """Returns the rates of long answers on both sides; both are empty if either side has too few."""
+    """Returns the rates of long answers on both sides, both empty if either side has too few."""
     rates, before = _rates(_long(rounds)), _production_rates(_long(production))
     enough = len(rates) >= max(1, min(LEAST_LONG, len(rounds))) and len(before) >= LEAST_BEFORE
     return (rates, before) if enough else ([], [])

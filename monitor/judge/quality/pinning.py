@@ -1,4 +1,4 @@
-"""Pins: made from repeated answers, with their noise and expiry; and which pins need renewal. Pure."""
+"""Pins: how they are made from repeated answers, their noise and their expiry. Pure."""
 
 from __future__ import annotations
 

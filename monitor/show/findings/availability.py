@@ -46,7 +46,7 @@ def no_samples(finding: Finding, _names: GpuNames) -> Texts:
 
 
 def unknown_lasting(finding: Finding, _names: GpuNames) -> Texts:
-    """Returns the texts of `unknown_lasting`: answers that do not come, or that cannot be judged."""
+    """Returns the texts of `unknown_lasting`: answers are missing, or cannot be judged."""
     if "verdict" in finding.evidence:
         return _unjudged(finding)
     target, probe = finding.target, finding.subject

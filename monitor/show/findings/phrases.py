@@ -46,7 +46,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def texts(headline: str, *sentences: str, details: Sequence[str] = ()) -> Texts:
-    """Returns the texts of a finding: the headline cut to one line, the sentences as a paragraph."""
+    """Returns the texts of a finding: the headline cut to one line, the sentences joined."""
     return Texts(
         headline=one_line(headline, LONGEST_HEADLINE),
         paragraph=" ".join(filter(None, sentences)),
