@@ -92,7 +92,9 @@ def _run(outcome: Outcome, minute: int) -> Sample:
     )
 
 
-def _gpus(subject: str, fault: GpuFault | None, reason: str = "", xid: int | None = None) -> Finding:
+def _gpus(
+    subject: str, fault: GpuFault | None, reason: str = "", xid: int | None = None
+) -> Finding:
     problems = {} if fault is None else {subject: ReadProblem(fault, reason, NOON)}
     view = GpusView(frozenset({UUID}), frozenset(), problems)
     events = [] if xid is None else [GpuEvent(UUID, NOON, xid)]

@@ -93,7 +93,7 @@ def test_another_prompt_length_blames_template_or_tokenizer_and_not_the_model() 
     told = judge_pinned(pin(), answer("Tokyo", prompt_tokens=9))
     assert (told.verdict, told.reason) == (
         Verdict.FAIL,
-        "prompt is 9 tokens, was 10: chat template or tokenizer changed",
+        "the prompt has 9 tokens, pinned are 10: the chat template or tokenizer changed",
     )
 
 
@@ -229,12 +229,15 @@ def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() 
     [
         (answer(), "the answer is empty"),
         (answer(*["!"] * 20), "one token is repeated: '!'"),
-        (answer("a\ufffd\ufffd\ufffdb"), "the answer holds runs of U+FFFD: bytes that are no text"),
+        (
+            answer("a\ufffd\ufffd\ufffdb"),
+            "the answer contains runs of U+FFFD: bytes that are not text",
+        ),
         (answer(*WORDS, finish_reason="length"), "finish_reason is length, pinned is stop"),
         (answer(*WORDS[:3]), "the answer ends before the pinned one (token 4): 'The capital is'"),
         (
             answer(*WORDS, " Or"),
-            "the answer goes on after the pinned one (token 6): 'The capital is Paris. Or'",
+            "the answer continues after the pinned one (token 6): 'The capital is Paris. Or'",
         ),
     ],
 )
@@ -292,7 +295,10 @@ def test_another_prompt_length_is_blamed_before_a_condition_that_fails_for_it() 
 
     strict = probe(expect=(Expectation(contains="Paris"),))
     told = judge_gate(strict, Outcome.OK, answer("Tokyo", prompt_tokens=9), pin())
-    assert told.reason == "prompt is 9 tokens, was 10: chat template or tokenizer changed"
+    assert (
+        told.reason
+        == "the prompt has 9 tokens, pinned are 10: the chat template or tokenizer changed"
+    )
 
 
 def test_a_condition_that_fails_outweighs_a_pin_that_holds() -> None:

@@ -25,7 +25,7 @@ def complaint(expectation: Expectation, output: str, finish_reason: str | None) 
         return _no_json(expectation, output)
     if expectation.refusal is not None:
         return f"expected no refusal, got {shown(output)}"
-    return f"expected not {describe(expectation)}, got {shown(output)}"
+    return f"the negated condition holds: {describe(expectation)}, got {shown(output)}"
 
 
 def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> str | None:

@@ -83,4 +83,3 @@ def test_a_gpu_is_named_by_index_and_model_before_its_uuid(
     known: dict[str, GpuName], name: str
 ) -> None:
     assert GpuNames(known).of(UUID) == name
-
