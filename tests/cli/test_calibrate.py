@@ -87,8 +87,8 @@ def test_it_is_told_to_people_and_kept_by_nobody_in_a_dry_run(day: History, cli:
     ran = cli("calibrate", "--db", day.database, "--dry-run")
     assert ran.code == 0
     for told in (
-        "decode rate alone",
-        "beside 4.0 others",
+        "decode rate without other requests",
+        "with 4.0 other requests",
         "1 % of SM clock",
         "GPU GPU-1",
         "(--dry-run)",

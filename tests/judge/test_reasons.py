@@ -75,7 +75,7 @@ def told(
         (told(INVOICE.replace("Acme", "Globex"), FIELDS), "vendor: expected Acme, got Globex"),
         (
             told(INVOICE.replace("250.0", '"250.0"'), FIELDS),
-            "amount: expected the number 250, got the text 250.0",
+            "amount: expected the number 250, got the string 250.0",
         ),
         (
             told(INVOICE[:32], FIELDS),

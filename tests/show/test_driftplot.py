@@ -92,4 +92,4 @@ def test_texts_of_a_server_cannot_become_part_of_the_page() -> None:
 
 
 def test_nothing_to_draw_is_said() -> None:
-    assert "nothing to draw" in page("t", {"local": {}}, {})
+    assert "No data: no rates, times or GPU readings." in page("t", {"local": {}}, {})
