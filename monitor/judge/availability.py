@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 
 from monitor.model import Cause, Contact, Finding, Kind, Outcome, Sample, Severity
 
-#: Two failed contacts this far apart are an outage: one dropped connection is not, and a longer wait
-#: only delays the alert.
+#: Two failed contacts this far apart are an outage: one dropped connection is not, and waiting
+#: longer only delays the alert.
 DOWN_SPAN = timedelta(seconds=5)
 MISSED_INTERVALS = 3
 LEAST_SILENCE = timedelta(seconds=30)
 
 
 def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | None:
-    """Returns the outage that the last contacts show, if any. Contacts are oldest first; any answer,
-    even an error, shows that the server is up.
+    """Returns the outage that the last contacts show, if any. Contacts are oldest first; any
+    answer, even an error, shows that the server is up.
     """
     failed: list[Contact] = []
     for contact in reversed(contacts):
@@ -38,8 +38,8 @@ def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | Non
     )
 
 
-#: Outcomes that rule out a hung engine: it made progress, it sleeps, or the process is gone, which is
-#: `server_down`.
+#: Outcomes that rule out a hung engine: it made progress, it sleeps, or the process is gone, which
+#: is `server_down`.
 _NOT_HUNG = frozenset(
     {Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP}
 )
@@ -102,7 +102,7 @@ def _silent(
     )
 
 
-#: Outcomes that end a streak of unusable answers: a good answer, or a failure that has its own kind.
+#: Outcomes that end a streak of unusable answers: a good answer, or a failure with its own kind.
 _KNOWN = frozenset({Outcome.OK, Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.REFUSED})
 LASTING_RUNS = 3
 

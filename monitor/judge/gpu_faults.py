@@ -26,8 +26,8 @@ from monitor.model import (
 KINDS = (Kind.GPU_FAULT, Kind.TELEMETRY_BLIND, Kind.DRIVER_MISMATCH)
 #: XIDs that require a reset of the GPU, a reboot or a replacement
 #: (docs.nvidia.com/deploy/xid-errors); the selection is that of the alert documented by
-#: utkuozdemir/nvidia_gpu_exporter. All other XIDs are stored and open nothing: most are faults of an
-#: application (13, 31, 43) or notes (63, 92).
+#: utkuozdemir/nvidia_gpu_exporter. All other XIDs are stored and open nothing: most are faults of
+#: an application (13, 31, 43) or notes (63, 92).
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 XID_LASTS = timedelta(minutes=30)
 # reloading a driver or restarting an exporter takes less
@@ -42,8 +42,8 @@ def judge_gpus(
     open_now: Sequence[Incident],
     now: datetime,
 ) -> list[Finding]:
-    """Returns all findings about a target's GPUs. `events`: those of the last XID_LASTS; `open_now`:
-    the open incidents of KINDS.
+    """Returns all findings about a target's GPUs. `events`: those of the last XID_LASTS;
+    `open_now`: the open incidents of KINDS.
     """
     evidence_of = {incident.key: incident.evidence for incident in open_now}
     found = [

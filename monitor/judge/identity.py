@@ -45,7 +45,7 @@ class IdentityDiff:
 
     @property
     def trigger(self) -> tuple[Change, ...]:
-        """The changes to report: those of root fields, or else those that no root field explains."""
+        """The changes to report: those of root fields, or else unexplained derived ones."""
         return self.roots or self.derived
 
 
@@ -124,7 +124,7 @@ def is_same(earlier: Fields, now: Fields) -> bool:
 
 
 def is_undone(changes: Sequence[Change], now: Fields) -> bool:
-    """Whether each of these fields has its earlier value again, soft fields within their tolerance."""
+    """Whether each field has its earlier value again, soft fields within their tolerance."""
     return all(
         (value := _value(now, c.field)) == c.before
         or (

@@ -351,7 +351,7 @@ def test_the_plot_is_one_page_that_needs_nothing_else_and_shows_what_was_found(
     cli("backtest", written(tmp_path, series(8, drop_at_h=6)), *QUICK, "--plot", str(plot))
     page = plot.read_text(encoding="utf-8")
     assert page.count("<svg") == 1
-    assert "decode rate, % of usual" in page
+    assert "decode rate, % of median" in page
     assert "<rect" in page
     assert "speed of decode" in page
     assert "<script" not in page

@@ -87,8 +87,8 @@ def test_it_is_told_to_people_and_kept_by_nobody_in_a_dry_run(day: History, cli:
     ran = cli("calibrate", "--db", day.database, "--dry-run")
     assert ran.code == 0
     for told in (
-        "decode rate alone",
-        "beside 4.0 others",
+        "decode rate without other requests",
+        "with 4.0 other requests",
         "1 % of SM clock",
         "GPU GPU-1",
         "(--dry-run)",
@@ -105,8 +105,8 @@ def test_a_short_history_says_what_is_missing(history: History, cli: Command) ->
     )
     ran = cli("calibrate", "--db", history.database)
     assert ran.code == 0
-    assert "nothing is known yet of how it depends on load" in ran.out
-    assert "not enough yet" in ran.out
+    assert "dependence on load not known yet" in ran.out
+    assert "not learnt yet" in ran.out
 
 
 def test_where_nothing_was_measured_there_is_nothing_to_learn_and_3(

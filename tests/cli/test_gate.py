@@ -113,7 +113,7 @@ def test_a_candidate_that_answers_alike_is_0(cli: Command, well_pinned: Path, se
     assert found["shift"]["shifted"] is False
     [unjudged] = found["notes"]  # an answer of one token has no decode rate
     assert unjudged.startswith(
-        "the decode rate was not judged: it takes answers of 32 tokens or more"
+        "the decode rate was not judged: it requires answers of 32 tokens or more"
     )
     assert len(candidate.state.requests) == 4 * 3  # the first round is not counted: it may be cold
 
@@ -123,11 +123,11 @@ def test_good_answers_are_3_where_the_model_shift_could_not_be_tested(
 ) -> None:
     code, found = gate(cli, serve())
     assert (code, found["regressed"], found["probes"][0]["passed"]) == (3, None, 2)
-    assert "the pins of 1 of 1 probes are fit for it" in found["notes"][0]
+    assert "the pins of 1 of 1 probes can be used" in found["notes"][0]
     ran = cli("gate", "--url", serve().url, "--against", "local", "--rounds", "1")
     assert ran.code == 3
     assert "the model shift was not tested" in ran.out
-    assert "it takes --rounds 2 or more" in ran.out
+    assert "use --rounds 2 or more" in ran.out
     assert "could not be measured or judged" in ran.out
 
 

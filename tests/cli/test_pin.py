@@ -372,7 +372,7 @@ def test_an_answer_against_its_pin_passes_and_another_one_is_1_with_the_place(
         0.0
     )  # scored: the same weights would still give the pinned answer its old figures
     assert other["detail"] == (
-        "expected 'Yes', got 'No' at token 1; the pinned token is not among the likeliest any more"
+        "expected 'Yes', got 'No' at token 1; the pinned token is no longer among the most likely"
     )
     shown = cli("show", str(other["id"])).out
     assert "⟪parts here, token 1⟫ Yes" in shown
@@ -387,7 +387,7 @@ def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(
     before, after = sample["prompt_tokens"] - 2, sample["prompt_tokens"]
     assert (
         sample["detail"]
-        == f"prompt is {after} tokens, was {before}: chat template or tokenizer changed"
+        == f"the prompt has {after} tokens, pinned are {before}: the chat template or tokenizer changed"
     )
 
 
@@ -444,7 +444,7 @@ def test_a_pin_that_moves_by_itself_as_far_as_other_weights_would_is_said_to_be_
     server.state.moved_nat = 1.9
     ran = cli("pin", "--reason", "first", "--repeats", "2", "--json")
     assert ran.code == 0
-    assert "move by 1.90 nat with nothing changed, more than 0.3" in ran.json["pins"][0]["note"]
+    assert "vary by 1.90 nat without any change, more than 0.3 nat" in ran.json["pins"][0]["note"]
 
 
 def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
@@ -462,7 +462,7 @@ def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
 
     monkeypatch.setattr(StandIn, "_logprobs", staticmethod(sampled))
     [one] = cli("pin", "--reason", "first", "--repeats", "1", "--json").json["pins"]
-    assert "the server took a token 2.00 nat less likely than another one" in one["note"]
+    assert "the server chose a token that was 2.00 nat less likely than another" in one["note"]
 
 
 def test_a_pin_before_the_daemon_ever_ran_is_filed_under_what_is_served(

@@ -228,7 +228,7 @@ def test_an_export_from_before_more_was_known_of_what_is_served_comes_back_too(
     assert cli("pins", "import", str(file), "--json").json == {"imported": [2], "ended": [1]}
     assert [pin["fingerprint"] for pin in cli("pins", "--json").json["pins"]] == [named]
     cli("pins", "expire", "2")
-    assert "was ended here as pin" in cli("pins", "import", str(file)).err
+    assert "was retired in this history as pin" in cli("pins", "import", str(file)).err
     assert len(history.rows("SELECT * FROM fingerprint")) == 1
 
 
@@ -255,7 +255,7 @@ def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(
     cli("pins", "expire", "1")
     ran = cli("pins", "import", file)
     assert ran.code == 2
-    assert "the pin of sky was ended here as pin 1 (" in ran.err
+    assert "the pin of sky was retired in this history as pin 1 (" in ran.err
     assert "`--force` takes the file all the same" in ran.err
     assert listed(cli, "--all") == [(1, "ended")]
     assert cli("pins", "import", file, "--force").out.splitlines() == [
@@ -272,7 +272,7 @@ def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_
     cli("pin", "--reason", "second", "--repeats", "1")
     ran = cli("pins", "import", file)
     assert (ran.code, listed(cli)) == (2, [(2, "holds")])
-    assert "pin 2 of sky holds and is newer (taken 20" in ran.err
+    assert "pin 2 of sky is active and newer (recorded 20" in ran.err
     assert cli("pins", "import", file, "--force", "--json").json == {"imported": [3], "ended": [2]}
 
 
@@ -281,7 +281,7 @@ def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_take
 ) -> None:
     ran = cli("pins", "import", str(exported(cli, pinned, fingerprint=None)))
     assert ran.code == 2
-    assert "does not say under what it was taken" in ran.err
+    assert "does not name the configuration it was recorded under" in ran.err
 
 
 REFUSED = {

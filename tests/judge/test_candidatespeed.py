@@ -166,8 +166,7 @@ def test_where_only_the_wide_limit_could_be_applied_that_is_said() -> None:
     assert found.slower is False
     assert found.note is not None
     assert (
-        "judged by short answers alone, of which only a rate below 50 % of production's is a "
-        "regression"
+        "judged by short answers only, where only a rate below 50 % of production's is a regression"
     ) in found.note
     assert f"{PIN_A_LONGER} whose answers have 32 tokens or more" in found.note
 
@@ -191,7 +190,7 @@ def test_where_no_decode_rate_could_be_judged_a_note_says_so_and_what_to_do(
     assert found.slower is None
     assert found.note is not None
     assert found.note.startswith(
-        "the decode rate was not judged: it takes answers of 32 tokens or more to one probe"
+        "the decode rate was not judged: it requires answers of 32 tokens or more to one probe"
     )
     assert PIN_A_LONGER in found.note
 

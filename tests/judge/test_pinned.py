@@ -93,7 +93,7 @@ def test_another_prompt_length_blames_template_or_tokenizer_and_not_the_model() 
     told = judge_pinned(pin(), answer("Tokyo", prompt_tokens=9))
     assert (told.verdict, told.reason) == (
         Verdict.FAIL,
-        "prompt is 9 tokens, was 10: chat template or tokenizer changed",
+        "the prompt has 9 tokens, pinned are 10: the chat template or tokenizer changed",
     )
 
 
@@ -163,8 +163,8 @@ def test_a_token_that_the_server_itself_held_unlikely_is_a_failure_and_the_sampl
     assert (told.verdict, told.first_divergence) == (Verdict.FAIL, 3)
     assert told.reason is not None
     assert told.reason.startswith(
-        f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not take the "
-        "likeliest token"
+        f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not choose the "
+        "most likely token"
     )
 
 
@@ -219,8 +219,8 @@ def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() 
     told = judge_pinned(pin(), answer("The", " city"))
     assert told.verdict is Verdict.FAIL
     assert told.reason == (
-        "expected ' capital', got ' city' at token 2; the pinned token is not among the "
-        "likeliest any more"
+        "expected ' capital', got ' city' at token 2; the pinned token is no longer among "
+        "the most likely"
     )
 
 
@@ -229,12 +229,15 @@ def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() 
     [
         (answer(), "the answer is empty"),
         (answer(*["!"] * 20), "one token is repeated: '!'"),
-        (answer("a\ufffd\ufffd\ufffdb"), "the answer holds runs of U+FFFD: bytes that are no text"),
+        (
+            answer("a\ufffd\ufffd\ufffdb"),
+            "the answer contains runs of U+FFFD: bytes that are not text",
+        ),
         (answer(*WORDS, finish_reason="length"), "finish_reason is length, pinned is stop"),
         (answer(*WORDS[:3]), "the answer ends before the pinned one (token 4): 'The capital is'"),
         (
             answer(*WORDS, " Or"),
-            "the answer goes on after the pinned one (token 6): 'The capital is Paris. Or'",
+            "the answer continues after the pinned one (token 6): 'The capital is Paris. Or'",
         ),
     ],
 )
@@ -292,7 +295,10 @@ def test_another_prompt_length_is_blamed_before_a_condition_that_fails_for_it() 
 
     strict = probe(expect=(Expectation(contains="Paris"),))
     told = judge_gate(strict, Outcome.OK, answer("Tokyo", prompt_tokens=9), pin())
-    assert told.reason == "prompt is 9 tokens, was 10: chat template or tokenizer changed"
+    assert (
+        told.reason
+        == "the prompt has 9 tokens, pinned are 10: the chat template or tokenizer changed"
+    )
 
 
 def test_a_condition_that_fails_outweighs_a_pin_that_holds() -> None:
@@ -375,7 +381,8 @@ def test_two_failures_of_the_last_three_are_a_finding_and_one_is_not() -> None:
         [sample(v, output="vendor: expected Acme, got Globex") for v in (ok, bad, ok, bad)],
     )
     assert (finding.kind, finding.severity) == (Kind.QUALITY, Severity.PAGE)
-    assert "2 of the last 3 runs): vendor: expected Acme, got Globex" in finding.summary
+    assert (finding.evidence["failed"], finding.evidence["of"]) == (2, 3)
+    assert finding.evidence["reason"] == "vendor: expected Acme, got Globex"
 
 
 def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one_of_another_kind() -> (
@@ -393,7 +400,8 @@ def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one
             sample(Verdict.UNKNOWN, 3, output="no token"),
         ],
     )
-    assert finding.summary.endswith("(2 of the last 3 runs): got 'Rome'")
+    assert (finding.evidence["failed"], finding.evidence["of"]) == (2, 3)
+    assert finding.evidence["reason"] == "got 'Rome'"
 
 
 def test_failures_are_counted_for_each_probe_alone() -> None:

@@ -119,8 +119,8 @@ class LastAnswers(Generic[R]):
         self._flips = self._flips.failed(probe) if failed else self._flips.passed()
 
     def moved(self, probe: str, pins: Mapping[int, Pin]) -> bool:
-        """Whether any of a probe's last log-probability shifts exceeds its limit: otherwise the test
-        cannot find anything.
+        """Whether any of a probe's last log-probability shifts exceeds its limit: otherwise the
+        test cannot find anything.
         """
         own = self._own.get(probe)
         for run in () if own is None else own.moved:

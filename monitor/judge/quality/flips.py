@@ -3,8 +3,8 @@ Bernoulli CUSUM over their runs. Pure.
 
 Greedy answers flip now and then on a healthy server. Of 600 items, asked six times, FLIP_RATE of
 the answers differed between the two passes that agreed least
-(benchmarks/data/gb10_greedy_agreement.csv). So one failed answer says little, while a fault repeats,
-on the same probes.
+(benchmarks/data/gb10_greedy_agreement.csv). So one failed answer says little, while a fault
+repeats, on the same probes.
 
 Test: Page's CUSUM with the log-likelihood ratio of FAILING_RATE against FLIP_RATE, over the judged
 runs of all probes in order (E. S. Page, Continuous inspection schemes, Biometrika 41, 1954; for

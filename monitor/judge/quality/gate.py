@@ -102,8 +102,9 @@ class ConcurrentLoad(Protocol):
 def was_alone(run: ConcurrentLoad) -> bool:
     """Whether the server is known to have served no other request during a run.
 
-    The tokens of other requests are the best evidence: the gauge of running requests keeps its value
-    when the last request is aborted (vLLM #29928). Where neither can be read, the answer is no.
+    The tokens of other requests are the best evidence: the gauge of running requests keeps its
+    value when the last request is aborted (vLLM #29928). Where neither can be read, the answer is
+    no.
     """
     others = run.other_generation_tokens
     return run.running == 0 if others is None else others <= 0

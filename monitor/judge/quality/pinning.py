@@ -1,4 +1,4 @@
-"""Pins: made from repeated answers, with their noise and expiry; and which pins need renewal. Pure."""
+"""Pins: how they are made from repeated answers, their noise and their expiry. Pure."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None) -> list[s
 
 
 def outputs_of(answers: Sequence[ObservedAnswer]) -> tuple[PinnedOutput, ...]:
-    """Returns every distinct answer with the mean log-probabilities of its tokens, the most frequent
-    answer first.
+    """Returns every distinct answer with the mean log-probabilities of its tokens, the most
+    frequent answer first.
     """
     groups: dict[tuple[object, ...], list[ObservedAnswer]] = {}
     for answer in answers:
@@ -120,9 +120,9 @@ def expiry(probe: str, now: datetime, life: timedelta) -> datetime:
 
 
 def objection(pin: Pin, here: Sequence[Pin], now: datetime, is_known: bool) -> str | None:
-    """Returns why a pin should not be imported without `--force`: it would page on an old reference,
-    or undo what a person did in this history. `here`: this history's pins of the probe; `is_known`:
-    whether the identity of the server is known.
+    """Returns why a pin should not be imported without `--force`: it would page on an old
+    reference, or undo what a person did in this history. `here`: this history's pins of the probe;
+    `is_known`: whether the identity of the server is known.
     """
     if pin.expires_at <= now:
         return f"the pin of {pin.probe} expired on {pin.expires_at:%Y-%m-%d}"
@@ -164,8 +164,8 @@ def objection(pin: Pin, here: Sequence[Pin], now: datetime, is_known: bool) -> s
 def judge_pin_expiry(
     target: str, probes: Sequence[Probe], pins: Sequence[Pin], digest: str | None, now: datetime
 ) -> list[Finding]:
-    """Returns the expired pins that are in use: they still judge, and need renewal. `probes`: as they
-    are sent to this target.
+    """Returns the expired pins that are in use: they still judge, and need renewal. `probes`: as
+    they are sent to this target.
     """
     judging = (pin_for(pins, probe, digest)[0] for probe in probes)
     expired = {pin.probe: pin for pin in judging if pin is not None and pin.expires_at <= now}

@@ -9,8 +9,8 @@ too, but not further than the repeats at pinning, scoring included (the pin's no
 
 Test: without a change, the shift of a new sample is one more draw from the distribution of the
 repeats, and exceeds the largest of N repeats with a probability of at most 1/(N + 1), whatever the
-distribution. A probe has *moved* if the mean of its last rounds exceeds MARGIN times its pin's noise
-(at least NOISE_FLOOR_NAT). The number of probes that moved is then at most binomial(probes,
+distribution. A probe has *moved* if the mean of its last rounds exceeds MARGIN times its pin's
+noise (at least NOISE_FLOOR_NAT). The number of probes that moved is then at most binomial(probes,
 1/(N + 1)). A finding needs a binomial tail below P_VALUE and a median shift of PRACTICAL_NAT over
 the probes. With too few probes to reach P_VALUE the test has no result. A pin with more noise than
 MOST_NOISE_NAT is not used: 4-bit weights would not shift it far enough.
@@ -52,8 +52,8 @@ def judge_shift(
     noise_nat: Mapping[str, float | None],
     repeats: Mapping[str, int],
 ) -> ShiftResult:
-    """Tests whether the model has shifted. `shifts`: each pinned probe's logprob_shift over the same
-    rounds; `noise_nat` and `repeats`: each pin's noise, and the number of repeats it is from.
+    """Tests whether the model has shifted. `shifts`: each pinned probe's logprob_shift over the
+    same rounds; `noise_nat` and `repeats`: each pin's noise, and the number of repeats it is from.
     """
     usable = {
         p: list(v)
@@ -92,7 +92,9 @@ def limit_nat(noise_nat: float | None) -> float:
 
 
 def binomial_tail(n: int, k: int, p: float) -> float:
-    """Returns P(at least k of n), with logarithms: the coefficients of 10,000 runs overflow a float."""
+    """Returns P(at least k of n), with logarithms: the coefficients of 10,000 runs overflow a
+    float.
+    """
     if k <= 0:
         return 1.0
     if p <= 0 or k > n:

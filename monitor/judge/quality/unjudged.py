@@ -1,5 +1,5 @@
-"""Finished answers that no judge could judge. When that lasts, it is `unknown_lasting`, like answers
-that do not come. Pure.
+"""Finished answers that no judge could judge. When that lasts, it is `unknown_lasting`, like
+answers that do not come. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from monitor.judge.availability import LASTING_RUNS
 from monitor.model import Finding, Kind, Outcome, Probe, Sample, Severity, Verdict
 
-#: Outcomes that say nothing about whether a probe's answers can be judged; other judges report them.
+#: Outcomes that say nothing about whether a probe's answers can be judged; other judges report
+#: them.
 _SILENT = frozenset({Outcome.CANCELLED, Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.REFUSED})
 
 

@@ -26,8 +26,8 @@ def hung(finding: Finding, _names: GpuNames) -> Texts:
     return texts(
         f"{finding.target}: engine hung, no step for {waited_s:.0f} s",
         f"{finding.target}: the engine has been hung since {utc(finding.since)}.",
-        f"A request of probe {probe} waited {waited_s:.0f} s, and the engine's step counter did not "
-        "advance.",
+        f"A request of probe {probe} waited {waited_s:.0f} s while the engine's step counter did "
+        "not advance.",
         "/health may still return 200. Save the server's log and stack traces, then restart it.",
     )
 
@@ -46,7 +46,7 @@ def no_samples(finding: Finding, _names: GpuNames) -> Texts:
 
 
 def unknown_lasting(finding: Finding, _names: GpuNames) -> Texts:
-    """Returns the texts of `unknown_lasting`: answers that do not come, or that cannot be judged."""
+    """Returns the texts of `unknown_lasting`: answers are missing, or cannot be judged."""
     if "verdict" in finding.evidence:
         return _unjudged(finding)
     target, probe = finding.target, finding.subject

@@ -16,7 +16,7 @@ METRICS = {"decode_tok_s": "decode rate", "ttft_ms": "time to first token"}
 
 
 def config_change(finding: Finding, _names: GpuNames) -> Texts:
-    """Returns the texts of `config_change`: the fields that differ, and the effect if it is known."""
+    """Returns the texts of `config_change`: the fields that differ, and the effect if known."""
     changes = differences(finding.changes)
     told = [f"{c.field} {_values(c.before, c.after, SHORT)}" for c in changes[:MOST_FIELDS]]
     more = len(changes) - MOST_FIELDS

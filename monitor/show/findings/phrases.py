@@ -9,7 +9,8 @@ from monitor.show.findings.texts import Texts
 from monitor.text import both_ends, one_line
 
 LONGEST_HEADLINE = 100  # characters
-LONGEST_REASON = 160
+LONGEST_REASON = 110  # as a part of a sentence,
+LONGEST_SENTENCE = 200  # and as one of its own
 MOST_LISTED = 5
 
 
@@ -26,16 +27,16 @@ def duration(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def reason(text: str) -> str:
+def reason(text: str, limit: int = LONGEST_REASON) -> str:
     """Returns a stored text, such as a server's error message, as a clause: shortened in its middle
     and without a full stop.
     """
-    return both_ends(text, LONGEST_REASON).rstrip(". ")
+    return both_ends(text, limit).rstrip(". ")
 
 
 def sentence(text: str) -> str:
     """Returns a stored text as a sentence of its own."""
-    clause = reason(text)
+    clause = reason(text, LONGEST_SENTENCE)
     return f"{clause[:1].upper()}{clause[1:]}."
 
 
@@ -46,7 +47,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def texts(headline: str, *sentences: str, details: Sequence[str] = ()) -> Texts:
-    """Returns the texts of a finding: the headline cut to one line, the sentences as a paragraph."""
+    """Returns the texts of a finding: the headline cut to one line, the sentences joined."""
     return Texts(
         headline=one_line(headline, LONGEST_HEADLINE),
         paragraph=" ".join(filter(None, sentences)),

@@ -27,7 +27,7 @@ def _probe(finding: Finding) -> Texts:
     else:
         todo = (
             f"Inspect the answers with `vllm-canary history --probe {probe}`; if they are correct, "
-            "pin the probe again."
+            "update its conditions or its pin."
         )
     return texts(
         f"{target}: probe {probe} failed {failed}",
