@@ -114,8 +114,7 @@ ACTIONS: Mapping[Cause, str] = {
     ),
     Cause.POWER_BRAKE: "Check power supplies, cables and the rack's power distribution.",
     Cause.HIDDEN_LIMIT: (
-        "Check locked clocks (nvidia-smi -rgc resets them), firmware and power supply (DGX Spark: "
-        "unplug it for a minute)."
+        "Check locked clocks (nvidia-smi -rgc resets them), firmware and power supply."
     ),
     Cause.QUEUEING: "Check who sends the load; give batch work a lower priority or its own server.",
     Cause.CONFIG_CHANGE: "Check what changed and whether it was intended: vllm-canary fingerprint.",
@@ -149,10 +148,10 @@ def lead(cause: Cause, gpu: str, readings: Mapping[str, Reading]) -> str:
 
 def proof(
     cause: Cause, readings: Mapping[str, Reading], slope_pct_per_h: float | None = None
-) -> str:
+) -> list[str]:
     """Returns the two or three readings that show the cause, before and now."""
     known = [name for name in CAUSES[cause].readings if name in readings]
     told = [phrase(name, readings[name]) for name in known]
     if cause is Cause.UPTIME_DECAY and slope_pct_per_h is not None:
         told.insert(0, f"{signed(slope_pct_per_h, 2)} % per hour")
-    return ", ".join(told[:MOST_READINGS])
+    return told[:MOST_READINGS]

@@ -55,12 +55,6 @@ def _hotter(residual_c: float | None) -> str:
     return f"{degrees}hotter than its power explains"
 
 
-def _thermal_residual(figures: GpuFigures) -> str:
-    minutes = figures.minutes_to_limit
-    soon = "" if minutes is None else f", slowdown threshold in about {minutes:.0f} min"
-    return f"{_hotter(figures.residual_c)}{soon}"
-
-
 def _power_limit(figures: GpuFigures) -> str:
     before_w, now_w = figures.usual_power_limit_w or 0.0, figures.power_limit_w or 0.0
     return f"power limit lowered from {before_w:.0f} to {now_w:.0f} W"
@@ -78,7 +72,7 @@ HEAT_READINGS = ("temp_c", "mem_temp_c", "margin_c")
 CONDITIONS: Mapping[str, Condition] = {
     "brake": Condition(
         short="slowed by the external power brake",
-        what=lambda figures: f"slowed by the external power brake: SM clock {_clock(figures)}",
+        what=lambda figures: f"slowed by the external power brake to {_clock(figures)}",
         readings=("power_w",),
     ),
     "hw_thermal": Condition(
@@ -111,7 +105,9 @@ CONDITIONS: Mapping[str, Condition] = {
         adjective=False,
     ),
     "thermal_residual": Condition(
-        "hotter than its power explains", _thermal_residual, HEAT_READINGS
+        "hotter than its power explains",
+        lambda figures: _hotter(figures.residual_c),
+        HEAT_READINGS,
     ),
 }
 ORDER = tuple(CONDITIONS)
@@ -148,13 +144,20 @@ def is_adjective(warning: GpuWarning) -> bool:
     return CONDITIONS[warning.condition].adjective
 
 
-def readings_of(warning: GpuWarning) -> str:
-    """Returns the readings that show the condition: "core 86 °C, memory 94 °C"."""
-    figures = warning.figures
-    known = {name: getattr(figures, name) for name in CONDITIONS[warning.condition].readings}
-    return ", ".join(
-        phrase(name, Reading(None, value)) for name, value in known.items() if value is not None
-    )
+def readings_of(warning: GpuWarning) -> list[str]:
+    """Returns the readings that show the condition: "core 86 °C", "memory 94 °C"."""
+    figures, names = warning.figures, CONDITIONS[warning.condition].readings
+    if warning.cause is Cause.MEMORY_HEAT:
+        names = tuple(sorted(names, key=lambda name: name != "mem_temp_c"))
+    known = {name: getattr(figures, name) for name in names}
+    shown = [
+        phrase(name, Reading(None, value))
+        for name, value in known.items()
+        if value is not None and not (name == "power_duty" and value == 0)
+    ]
+    if figures.minutes_to_limit is not None:
+        shown.append(f"which it reaches in about {figures.minutes_to_limit:.0f} min")
+    return shown
 
 
 def expectation(warning: GpuWarning) -> str:

@@ -17,7 +17,7 @@ from monitor.show.findings.texts import GpuNames, Texts
 
 MOST_MISSING = 2  # readings named in a paragraph
 # what is left out first of a paragraph that is too long has the highest rank
-READINGS_RANK, MISSING_RANK, OTHERS_RANK, SECOND_RANK, LEVELS_RANK, EXPECTED_RANK = range(1, 7)
+READINGS_RANK, MISSING_RANK, OTHERS_RANK, LEVELS_RANK, SECOND_RANK, EXPECTED_RANK = range(1, 7)
 
 
 def speed(finding: Finding, names: GpuNames) -> Texts:
@@ -25,7 +25,7 @@ def speed(finding: Finding, names: GpuNames) -> Texts:
     warnings = _warnings(finding)
     effects = effects_of(finding.evidence)
     if not effects and warnings:
-        return _texts(finding, names, _early_headline(finding, names), _early(finding, names))
+        return _texts(finding, names, _condition(finding, names), _early(finding, names))
     parts = [*_measured(finding, effects), *_why(finding, names), *_levels_too(finding)]
     headline = ", ".join([*(e.short() for e in effects[:1]), _short_cause(finding, names)])
     return _texts(finding, names, headline, [*parts, *_do(finding)])
@@ -34,22 +34,23 @@ def speed(finding: Finding, names: GpuNames) -> Texts:
 def service_level(finding: Finding, names: GpuNames) -> Texts:
     """Returns the texts of `service_level`."""
     levels: Mapping[str, Mapping[str, Any]] = finding.evidence.get("levels", {})
-    first = _late(finding.subject, levels.get(finding.subject, {}))
-    others = [_late(name, level) for name, level in levels.items() if name != finding.subject]
+    if not levels and effects_of(finding.evidence):
+        return speed(finding, names)  # first tokens are slow, and no class has a level for them
+    others = ", ".join(name for name in levels if name != finding.subject)
     parts = [
-        Part(f"first token late for {first}"),
-        *(Part(f", {other}", OTHERS_RANK) for other in others),
+        Part(f"first token late for {finding.subject}{_late(levels.get(finding.subject, {}))}"),
+        Part(f" and {others}" if others else "", OTHERS_RANK),
         Part(f" since {utc(finding.since)}."),
         *_why(finding, names),
     ]
-    classes = ", ".join(dict.fromkeys([finding.subject, *levels]))
+    classes = ", ".join(filter(None, (finding.subject, others)))
     headline = f"first token late for {classes}, {_short_cause(finding, names)}"
     return _texts(finding, names, headline, [*parts, *_do(finding)])
 
 
 def workload_shift(finding: Finding, names: GpuNames) -> Texts:
     """Returns the texts of `workload_shift`."""
-    now, before = finding.evidence["tokens"], finding.evidence["usual_tokens"]
+    now, before = (finding.evidence.get(name, "–") for name in ("tokens", "usual_tokens"))
     parts = [
         Part(
             f"prompt length {now} tokens per request in the last hour (baseline at most {before})"
@@ -99,13 +100,13 @@ def _metrics(effects: Sequence[ShownEffect]) -> list[Part]:
     return [Part(effects[0].whole()), *second]
 
 
-def _late(name: str, level: Mapping[str, Any]) -> str:
-    """One class with its late canaries: "chat (9 of the last 10 canaries, median wait 2.0 s)"."""
+def _late(level: Mapping[str, Any]) -> str:
+    """The late canaries of a class: " (9 of the last 10 canaries, median wait 2.0 s)"."""
     if "of" not in level:
-        return name
+        return ""
     waited = level.get("waited_ms")
     wait = "" if waited is None else f", median wait {waited / 1000:.1f} s"
-    return f"{name} ({level.get('over')} of the last {level['of']} canaries{wait})"
+    return f" ({level.get('over')} of the last {level['of']} canaries{wait})"
 
 
 def _levels_too(finding: Finding) -> list[Part]:
@@ -126,13 +127,12 @@ def _warnings(finding: Finding) -> list[GpuWarning]:
 def _early(finding: Finding, names: GpuNames) -> list[Part]:
     warnings = _warnings(finding)
     first = warnings[0]
-    shown = told.readings_of(first)
     calm = "decode" in finding.evidence.get("calm", ())
     effect = "No effect on decode rate yet" if calm else "Effect on decode rate not yet known"
     expected = told.expectation(first)
     return [
         Part(f"{told.gpu_with(first, names)} {told.state(first)} since {utc(finding.since)}."),
-        Part(f" {begun(shown)}." if shown else "", READINGS_RANK),
+        *_sentence(told.readings_of(first)),
         Part(f" {effect}"),
         Part(f"; expected: {expected}" if expected else "", EXPECTED_RANK),
         Part("."),
@@ -141,12 +141,20 @@ def _early(finding: Finding, names: GpuNames) -> list[Part]:
     ]
 
 
-def _early_headline(finding: Finding, names: GpuNames) -> str:
+def _condition(finding: Finding, names: GpuNames) -> str:
+    """The GPU and its condition, for a headline: "GPU 0 (H100, GPU-a100…01) thermally throttled".
+
+    A stored finding has both in its evidence, without the GPU that shows it.
+    """
     warnings = _warnings(finding)
-    more = len({warning.uuid for warning in warnings}) - 1
-    others = f" and {more} more" if more else ""
-    short = told.CONDITIONS[warnings[0].condition].short
-    return f"{names.of(warnings[0].uuid)}{others} {short}"
+    if warnings:
+        gpus, shown = {warning.uuid for warning in warnings}, warnings[0].condition
+        first = names.of(warnings[0].uuid)
+    else:
+        gpus, first = set(finding.evidence.get("gpus", ())), _gpu(finding, names)
+        shown = min(finding.evidence["signs"], key=told.ORDER.index)
+    others = f" and {len(gpus) - 1} more" if len(gpus) > 1 else ""
+    return f"{first}{others} {told.CONDITIONS[shown].short}"
 
 
 def _others(warnings: Sequence[GpuWarning], names: GpuNames) -> str:
@@ -165,10 +173,9 @@ def _why(finding: Finding, names: GpuNames) -> list[Part]:
     if finding.cause is None or finding.cause not in CAUSES:
         return []
     readings, slope = _readings(finding), finding.evidence.get("slope_pct_per_h")
-    shown = proof(finding.cause, readings, slope)
     return [
         Part(f" {begun(lead(finding.cause, _gpu(finding, names), readings))}"),
-        Part(f": {shown}" if shown else "", READINGS_RANK),
+        *_list(": ", proof(finding.cause, readings, slope)),
         Part("."),
         *_missing(finding),
     ]
@@ -176,15 +183,28 @@ def _why(finding: Finding, names: GpuNames) -> list[Part]:
 
 def _why_by_gpu(warnings: Sequence[GpuWarning], names: GpuNames) -> list[Part]:
     first = warnings[0]
-    shown, expected = told.readings_of(first), told.expectation(first)
+    expected = told.expectation(first)
     gpu, is_what = told.gpu_with(first, names), told.is_adjective(first)
     return [
         Part(f" {gpu} is {told.state(first)}" if is_what else f" {gpu}: {told.state(first)}"),
-        Part(f"{': ' if is_what else ', '}{shown}" if shown else "", READINGS_RANK),
+        *_list(": " if is_what else ", ", told.readings_of(first)),
         Part("."),
         Part(f" Expected: {expected}." if expected else "", EXPECTED_RANK),
         Part(_others(warnings, names), OTHERS_RANK),
     ]
+
+
+def _list(joint: str, readings: Sequence[str]) -> list[Part]:
+    """The readings behind a clause; the last is left out first."""
+    return [
+        Part(f"{', ' if n else joint}{reading}", READINGS_RANK)
+        for n, reading in enumerate(readings)
+    ]
+
+
+def _sentence(readings: Sequence[str]) -> list[Part]:
+    """The readings as a sentence of their own."""
+    return [Part(f" {begun(', '.join(readings))}.", READINGS_RANK)] if readings else []
 
 
 def _missing(finding: Finding) -> list[Part]:
@@ -195,7 +215,7 @@ def _missing(finding: Finding) -> list[Part]:
     more = len(missing) - MOST_MISSING
     others = f" and {more} more" if more > 0 else ""
     named = ", ".join(missing[:MOST_MISSING])
-    return [Part(f" Missing readings: {named}{others}.", MISSING_RANK)]
+    return [Part(f" Missing: {named}{others}.", MISSING_RANK)]
 
 
 def _do(finding: Finding) -> list[Part]:
@@ -207,9 +227,8 @@ def _do(finding: Finding) -> list[Part]:
 
 
 def _short_cause(finding: Finding, names: GpuNames) -> str:
-    warnings = _warnings(finding)
-    if warnings:
-        return _early_headline(finding, names)
+    if _warnings(finding) or finding.evidence.get("signs"):
+        return _condition(finding, names)
     cause = finding.cause if finding.cause in CAUSES else Cause.UNEXPLAINED
     return CAUSES[cause or Cause.UNEXPLAINED].short.format(gpu=_gpu(finding, names))
 

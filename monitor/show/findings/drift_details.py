@@ -25,7 +25,7 @@ CHANNELS: Mapping[str, str] = {
     "ttft": "time to first token",
     "steps": "engine steps per second",
 }
-ANSWERS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "unknown"}
+SEEN: Mapping[bool | None, str] = {True: "seen", False: "not seen", None: "unknown"}
 
 
 def details(finding: Finding, names: GpuNames) -> list[str]:
@@ -75,7 +75,7 @@ def _levels(evidence: Mapping[str, Any]) -> list[str]:
         [name, _late(level), _interval(level), _wait(level)]
         for name, level in evidence.get("levels", {}).items()
     ]
-    headings = ["class", "late canaries", "95 % interval %", "median wait"]
+    headings = ["class", "late canaries", "95 % interval, %", "median wait"]
     return table(headings, rows) if rows else []
 
 
@@ -148,11 +148,19 @@ def _lists(evidence: Mapping[str, Any]) -> list[str]:
         also = [f"{_metric(e)} {change(e['change_pct'])}" for e in evidence["felt_too"]]
         found.append(f"also slower: {', '.join(also)}")
     if evidence.get("seen"):
-        seen = [f"{name} {ANSWERS[held]}" for name, held in evidence["seen"].items()]
-        found.append(f"observations on the cause: {', '.join(seen)}")
+        found += _seen(evidence["seen"])
     if evidence.get("also_possible"):
         found.append(f"also possible: {', '.join(evidence['also_possible'])}")
     return found + _missing(evidence)
+
+
+def _seen(seen: Mapping[str, bool | None]) -> list[str]:
+    """What was observed of the cause, and what was not."""
+    grouped = {
+        words: [name.replace("_", " ") for name, held in seen.items() if held is answer]
+        for answer, words in SEEN.items()
+    }
+    return [f"{words}: {', '.join(names)}" for words, names in grouped.items() if names]
 
 
 def _missing(evidence: Mapping[str, Any]) -> list[str]:

@@ -23,8 +23,8 @@ MISSING_TEXTS: Mapping[str, str] = {
     "vram_used_mib": "memory in use on the GPU (DCGM_FI_DEV_FB_USED; not on GB10)",
     "waiting": "waiting requests (metrics page, vllm:num_requests_waiting)",
     NO_GPU: (
-        "readings of the GPU: none is watched (`gpus` of the target: `auto` for GPUs of "
-        "this machine, or {dcgm: URL} of an exporter)"
+        "readings of the GPU (none is watched: set `gpus` of the target to `auto` for GPUs of this "
+        "machine, or to {dcgm: URL} for an exporter)"
     ),
 }
 
