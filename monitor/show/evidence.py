@@ -41,7 +41,7 @@ def evidence_rows(evidence: Mapping[str, Any]) -> list[Row]:
 
 def _rows(prefix: str, values: Mapping[str, Any]) -> Iterable[Row]:
     if values.get("metric") is not None and values.get("change_pct") is not None:
-        if "effects" not in values:  # the first of the effects, told by them
+        if "effects" not in values:  # otherwise it repeats the first of them
             yield _effect(prefix, values)
         values = {key: value for key, value in values.items() if key not in EFFECT}
     for key, value in values.items():
