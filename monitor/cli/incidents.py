@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
 
 from monitor.cli.common import (
     config_arguments,
@@ -15,7 +13,6 @@ from monitor.cli.common import (
     print_json,
     row_number,
 )
-from monitor.model import Incident
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from monitor.alert import incidents  # noqa: PLC0415 - --help needs no SQLAlchemy
+    from monitor.show.incidents import print_incidents  # noqa: PLC0415
     from monitor.show.records import incident_record  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 
@@ -78,80 +76,30 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"incidents": [incident_record(incident) for incident in found]})
     else:
-        _table(found)
+        print_incidents(found)
     return 0
-
-
-def _table(found: list[Incident]) -> None:
-    from monitor.show.terminal import console, local_time, table  # noqa: PLC0415
-
-    rows = [
-        [
-            i.id,
-            _state(i),
-            i.severity.value,
-            i.kind.value,
-            i.target,
-            local_time(i.opened_at),
-            i.summary,
-        ]
-        for i in found
-    ]
-    out = console()
-    out.print(
-        table(["id", "state", "severity", "kind", "target", "opened", "detail"], rows)
-        if found
-        else "no incidents"
-    )
-
-
-def _state(incident: Incident) -> str:
-    if incident.closed_at is not None:
-        return "closed"
-    return "acknowledged" if incident.acknowledged_at is not None else "open"
 
 
 def _show(args: argparse.Namespace) -> int:
     from monitor.alert import incidents  # noqa: PLC0415
+    from monitor.show.incidents import print_incident  # noqa: PLC0415
     from monitor.show.records import incident_record, plain  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 
     with reading(database_of(args)) as connection:
         incident = incidents.get(connection, args.incident)
         events = incidents.events(connection, args.incident)
-    record = incident_record(incident) | {
-        "events": [{k: plain(v) for k, v in event.items()} for event in events]
-    }
     if args.json:
-        print_json({"incidents": [record]})
-        return 0
-    from monitor.show.terminal import UNKNOWN, console, local_time, table  # noqa: PLC0415
-
-    def told(value: Any) -> Any:
-        return (
-            UNKNOWN
-            if value is None
-            else json.dumps(value, ensure_ascii=False)
-            if isinstance(value, (list, dict))
-            else value
-        )
-
-    out = console()
-    out.print(
-        table(["field", "value detail"], [[k, told(v)] for k, v in record.items() if k != "events"])
-    )
-    out.print()
-    out.print(
-        table(
-            ["time", "event", "text detail"],
-            [[local_time(e["at"]), e["event"], e["text"]] for e in events],
-        )
-    )
+        history = [{k: plain(v) for k, v in event.items()} for event in events]
+        print_json({"incidents": [incident_record(incident) | {"events": history}]})
+    else:
+        print_incident(incident, events)
     return 0
 
 
 def _change(args: argparse.Namespace, action: str) -> int:
     from monitor.alert import incidents  # noqa: PLC0415
+    from monitor.show.incidents import state  # noqa: PLC0415
     from monitor.show.records import incident_record  # noqa: PLC0415
     from monitor.store.database import open_writer, reading  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
@@ -176,17 +124,17 @@ def _change(args: argparse.Namespace, action: str) -> int:
     if args.json:
         print_json({"incidents": [incident_record(changed)]})
     else:
-        nobody = (
-            " (nobody was told: there is no configuration with channels here)"
+        not_sent = (
+            " (no notification sent: the configuration has no channels)"
             if action == "close" and not _channels(args)
             else ""
         )
-        print(f"incident {number}: {_state(changed)}{nobody}")
+        print(f"incident {number}: {state(changed)}{not_sent}")
     return 0
 
 
 def _channels(args: argparse.Namespace) -> list[str]:
-    """Where the closing is told; without a configuration nobody is told."""
+    """Returns the channels to notify; none without a configuration."""
     from monitor.config.settings import find_config, load_settings  # noqa: PLC0415
 
     path = find_config(args.config)

@@ -113,11 +113,11 @@ class Sketch:
                     if not _within(number * BLOCK_US, found)
                     for v in values
                 ]
-                usual = median(calm or [v for values in series.blocks.values() for v in values])
-                for number, values in series.blocks.items() if usual > 0 else ():
+                baseline = median(calm or [v for values in series.blocks.values() for v in values])
+                for number, values in series.blocks.items() if baseline > 0 else ():
                     joined = pooled.setdefault(f"{figure}, % of median", Series())
                     joined.blocks.setdefault(number, []).extend(
-                        100 * value / usual for value in values
+                        100 * value / baseline for value in values
                     )
         lines = {title: series.line() for title, series in pooled.items()}
         return lines | {

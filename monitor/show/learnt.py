@@ -55,7 +55,7 @@ def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | 
     nodes = sorted(curve.mates.values(), key=lambda node: node.at) if known else []
     # the zero of the curve is arbitrary: changes are shown relative to the lightest load
     least = nodes[0].height if nodes else 0.0
-    usual = {
+    alone = {
         names.get(key, key): math.exp(sign * (level + least))
         for key, level in sorted(curve.levels.items())
     }
@@ -67,7 +67,7 @@ def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | 
         }
         for node in nodes
     ]
-    return {"usual": usual, "loads": loads, "canaries": track.canaries, "outside": track.outside}
+    return {"usual": alone, "loads": loads, "canaries": track.canaries, "outside": track.outside}
 
 
 def _slope(slope: Slope) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def _print_curve(out: Any, what: str, unit: str, curve: dict[str, Any] | None) -
     if curve is None:
         out.print(f"  {what}: dependence on load not known yet")
         return
-    usual = ", ".join(
+    alone = ", ".join(
         f"{printable(name or 'all')} {number(value, 1)}" for name, value in curve["usual"].items()
     )
     out.print(
-        f"  {what} without other requests, {unit}: {usual} (from {curve['canaries']} canaries)"
+        f"  {what} without other requests, {unit}: {alone} (from {curve['canaries']} canaries)"
     )
     for load in curve["loads"][1:]:
         out.print(

@@ -17,6 +17,7 @@ from monitor.judge.percentiles import Percentile
 
 UNKNOWN = "–"
 PIPE_WIDTH = 240  # without a terminal: wide enough not to cut what a program may read
+WRAPPED = ("detail", "before", "now")  # columns whose heading ends so may take several lines
 STYLES = {
     "good": "green",
     "ok": "green",
@@ -103,7 +104,7 @@ def table(
             (" ms", "/s", " °C", " MHz", " W", " s", "count", "id")
         )
         result.add_column(
-            heading, justify="right" if numeric else "left", no_wrap=not heading.endswith("detail")
+            heading, justify="right" if numeric else "left", no_wrap=not heading.endswith(WRAPPED)
         )
     for row in rows:
         result.add_row(*(cell(value) for value in row))

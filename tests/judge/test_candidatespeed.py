@@ -81,7 +81,7 @@ def test_the_rate_of_a_short_answer_is_shown_and_makes_no_probe_a_regression() -
     assert speed_of(answers(128, *[290.0] * 3), answers(128, *usual)).slow is not None
 
 
-def test_a_server_that_rests_between_canaries_is_compared_by_its_rested_rates_and_never_by_its_cold_ones() -> (
+def test_a_server_that_is_idle_between_canaries_is_compared_by_idle_rates_and_never_cold_ones() -> (
     None
 ):
     rested = [replace(sample, phase=Phase.IDLE) for sample in answers(LASTING, *USUAL)]

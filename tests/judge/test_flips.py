@@ -131,9 +131,7 @@ def test_probes_that_each_keep_their_own_rule_are_found_together() -> None:
     assert several.evidence["of"] == 72
 
 
-def test_what_is_from_before_the_time_of_which_all_runs_are_known_counts_for_its_own_probe_only() -> (
-    None
-):
+def test_a_run_from_before_the_fully_known_period_counts_for_its_own_probe_only() -> None:
     answers: LastAnswers[Sample] = LastAnswers("t", {n: probe(n) for n in NAMES}.get)
     for one in runs(*NAMES[:6]):
         answers.add(one, earlier=True)

@@ -161,9 +161,7 @@ def test_a_restart_of_ours_does_not_close_the_incident_of_a_gpu_that_is_away(
     assert (still.key, still.evidence) == (found.key, found.evidence)
 
 
-def test_a_gpu_that_cannot_be_listed_after_our_restart_is_the_one_of_which_we_know_and_no_second_one() -> (
-    None
-):
+def test_a_gpu_that_cannot_be_listed_after_our_restart_is_the_known_one_and_not_a_second() -> None:
     (found,) = judged(view(B, a=problem(GpuFault.LOST)))
     nameless = view(B, known=(B,), gpu_0=problem(GpuFault.LOST))
     assert keys(judged(nameless, before=[opened(found)])) == [("gpu_fault", A)]
@@ -197,9 +195,7 @@ def test_a_driver_or_exporter_that_is_gone_is_one_incident_and_not_one_for_each_
     assert (found.kind, found.subject) == (Kind.TELEMETRY_BLIND, DRIVER)
 
 
-def test_nothing_is_blind_before_the_first_reading_however_long_it_takes_nor_where_there_is_no_gpu() -> (
-    None
-):
+def test_nothing_is_blind_before_the_first_reading_nor_where_there_is_no_gpu() -> None:
     assert judged(view(known=()), now=later(60)) == []
 
 

@@ -177,9 +177,7 @@ def test_a_token_that_lost_by_a_hair_is_a_near_tie_whichever_way() -> None:
     )
 
 
-def test_a_probe_with_penalties_whose_pinned_token_was_not_the_likeliest_either_is_not_told_that_the_sampling_is_wrong() -> (
-    None
-):
+def test_sampling_is_not_blamed_where_the_pinned_token_was_not_the_most_likely_either() -> None:
     pinned = replace(output("Yes"), logprobs=(-3.0,), tops=({"Yes": -3.0, "No": -0.1},))
     came = TokenLogprob("Yeah", -2.98, {"No": -0.1, "Yes": -3.0})
     told = judge_pinned(pin(pinned), ObservedAnswer("Yeah", (came,), finish_reason="stop"))
@@ -385,9 +383,7 @@ def test_two_failures_of_the_last_three_are_a_finding_and_one_is_not() -> None:
     assert finding.evidence["reason"] == "vendor: expected Acme, got Globex"
 
 
-def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one_of_another_kind() -> (
-    None
-):
+def test_the_reason_is_that_of_the_newest_failed_run_and_not_of_a_later_other_run() -> None:
     runs = [
         sample(Verdict.FAIL, 0, output="got 'Lyon'"),
         sample(Verdict.FAIL, 1, output="got 'Rome'"),
@@ -458,7 +454,7 @@ FIVE = {f"p{i}": 5 for i in range(12)}  # repeats of each pin
 QUIET = dict.fromkeys(FIVE, 0.0)  # and its noise
 
 
-def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within_the_pins_noise_are_none() -> (
+def test_log_probabilities_that_move_in_many_probes_are_a_shift_unless_within_the_pins_noise() -> (
     None
 ):
     noise = dict.fromkeys(FIVE, 0.02)
@@ -502,7 +498,7 @@ def test_the_tail_is_that_of_the_binomial_distribution() -> None:
     assert 0.4 < binomial_tail(20_000, 10_000, 0.5) < 0.6
 
 
-def test_pins_that_move_by_themselves_as_far_as_other_weights_would_move_them_say_nothing_instead_of_no() -> (
+def test_pins_with_as_much_noise_as_other_weights_would_cause_have_no_result_instead_of_no() -> (
     None
 ):
     shifts = {name: [0.72] * 3 for name in FIVE}

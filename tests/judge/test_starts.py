@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitor.judge.starts import NewStart, KnownStart, judge_start
+from monitor.judge.starts import KnownStart, NewStart, judge_start
 from monitor.model import ServerPage
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)

@@ -62,9 +62,7 @@ def test_a_probe_that_asks_for_no_pin_may_stay_unpinned() -> None:
     assert found(PLAIN, *[Verdict.UNPINNED] * 9) == []
 
 
-def test_a_queue_between_them_changes_nothing_and_answers_that_do_not_come_are_told_by_another_judge() -> (
-    None
-):
+def test_a_queue_changes_nothing_and_missing_answers_are_found_by_another_judge() -> None:
     (finding,) = found(
         PINNED,
         Verdict.UNPINNED,

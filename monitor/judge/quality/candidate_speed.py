@@ -85,9 +85,9 @@ def is_later(ttft_ms: Sequence[float], before: Sequence[float]) -> bool:
     """
     if not ttft_ms or len(before) < LEAST_BEFORE:
         return False
-    usual = median(before)
+    baseline = median(before)
     return (
-        median(ttft_ms) > max(usual * (1 + LATER), usual + LEAST_LATER_MS)
+        median(ttft_ms) > max(baseline * (1 + LATER), baseline + LEAST_LATER_MS)
         and min(ttft_ms) > quantiles(before, n=4)[2]
     )
 
@@ -113,8 +113,8 @@ def judge_decoding(
     """
     own = {name: [s for s in production if s.probe == name] for name in measured}
     short = {name: runs for name, runs in measured.items() if not _long_rates(runs, own[name])[0]}
-    shares, usual = _shares(short, own)
-    if len(shares) >= LEAST_SHORT and is_much_slower(shares, usual):
+    shares, baseline = _shares(short, own)
+    if len(shares) >= LEAST_SHORT and is_much_slower(shares, baseline):
         rate = f"{median(shares) * 100:.0f} % of production's rate"
         return Decoding(
             True,
@@ -138,11 +138,11 @@ def judge_decoding(
     )
 
 
-def is_much_slower(shares: Sequence[float], usual: Sequence[float]) -> bool:
+def is_much_slower(shares: Sequence[float], baseline: Sequence[float]) -> bool:
     """Whether short answers, as shares of production's median rate for the same probe, are much
     slower: the median is below SHORT_BELOW, and their upper quartile below production's lower one.
     """
-    return median(shares) < SHORT_BELOW and quantiles(shares, n=4)[2] < quantiles(usual, n=4)[0]
+    return median(shares) < SHORT_BELOW and quantiles(shares, n=4)[2] < quantiles(baseline, n=4)[0]
 
 
 def steadiest(probes: Iterable[Probe], production: Sequence[Sample]) -> Probe | None:
@@ -165,13 +165,13 @@ def _shares(
     that probe.
     """
     shares: list[float] = []
-    usual: list[float] = []
+    baseline: list[float] = []
     for name, runs in measured.items():
         before = _production_rates(production[name])
         if len(before) >= LEAST_BEFORE:
             shares += [rate / median(before) for rate in _rates(runs)]
-            usual += [rate / median(before) for rate in before]
-    return shares, usual
+            baseline += [rate / median(before) for rate in before]
+    return shares, baseline
 
 
 # rates

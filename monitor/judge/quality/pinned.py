@@ -215,9 +215,9 @@ def _not_most_likely(
     pinned_lost = nat_behind(TokenLogprob(output.tokens[index], output.logprobs[index], tops))
     if pinned_lost is not None and pinned_lost > limit:
         return None
-    likeliest = max(got.top, key=lambda token: got.top[token])
+    best = max(got.top, key=lambda token: got.top[token])
     return (
-        f"{lost:.3f} nat less likely than {likeliest!r}: the server did not choose the most likely "
+        f"{lost:.3f} nat less likely than {best!r}: the server did not choose the most likely "
         "token (check its temperature, penalties, generation_config and any proxy that rewrites "
         "requests)"
     )

@@ -11,16 +11,19 @@ from monitor.show.findings.phrases import texts, utc
 from monitor.show.findings.texts import GpuNames, Texts
 
 MOST_FIELDS = 3
-SHORT, LONG = 30, 200  # characters of a value, in a paragraph and in the details
+LONGEST_VALUE = 30  # characters
 METRICS = {"decode_tok_s": "decode rate", "ttft_ms": "time to first token"}
 
 
 def config_change(finding: Finding, _names: GpuNames) -> Texts:
     """Returns the texts of `config_change`: the fields that differ, and the effect if known."""
     changes = differences(finding.changes)
-    told = [f"{c.field} {_values(c.before, c.after, SHORT)}" for c in changes[:MOST_FIELDS]]
+    named = [
+        f"{c.field} {value_text(c.before, LONGEST_VALUE)} → {value_text(c.after, LONGEST_VALUE)}"
+        for c in changes[:MOST_FIELDS]
+    ]
     more = len(changes) - MOST_FIELDS
-    fields = ", ".join(told) + (f" and {more} more fields" if more > 0 else "")
+    fields = ", ".join(named) + (f" and {more} more fields" if more > 0 else "")
     several = len(finding.changes) > 1
     return texts(
         f"{finding.target}: configuration changed: {fields}",
@@ -28,12 +31,7 @@ def config_change(finding: Finding, _names: GpuNames) -> Texts:
         _effect(finding.evidence),
         "Effects cannot be attributed to a single change." if several else "",
         "If this was not intended, compare `vllm-canary fingerprint` with the deployment.",
-        details=[f"{c.field}: {_values(c.before, c.after, LONG)}" for c in changes],
     )
-
-
-def _values(before: Any, after: Any, limit: int) -> str:
-    return f"{value_text(before, limit)} → {value_text(after, limit)}"
 
 
 def _effect(evidence: Mapping[str, Any]) -> str:

@@ -46,10 +46,9 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def texts(headline: str, *sentences: str, details: Sequence[str] = ()) -> Texts:
+def texts(headline: str, *sentences: str) -> Texts:
     """Returns the texts of a finding: the headline cut to one line, the sentences joined."""
     return Texts(
         headline=one_line(headline, LONGEST_HEADLINE),
         paragraph=" ".join(filter(None, sentences)),
-        details=tuple(details),
     )

@@ -41,11 +41,11 @@ def _several(finding: Finding) -> Texts:
     target, evidence = finding.target, finding.evidence
     failed = f"{evidence.get('failed')} of the last {evidence.get('of')} runs"
     flips = evidence.get("flip_rate")
-    usual = "" if flips is None else f" (up to {flips * 100:.1f} % flip without a fault)"
+    flipped = "" if flips is None else f" (up to {flips * 100:.1f} % flip without a fault)"
     return texts(
         f"{target}: answers of several probes fail, {failed}",
         f"{target}: answers of several probes have failed in {failed} since "
-        f"{utc(finding.since)}{usual}.",
+        f"{utc(finding.since)}{flipped}.",
         f"Two or more failures each: {listed(evidence.get('failed_twice') or ())}.",
         "Check for changed weights, quantization, kernels or sampling settings.",
     )
