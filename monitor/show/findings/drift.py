@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from monitor.model import Cause, Finding, GpuWarning, Kind
@@ -82,7 +83,8 @@ def config_change(finding: Finding, names: GpuNames) -> Texts:
 def _texts(finding: Finding, names: GpuNames, headline: str, parts: Sequence[Part]) -> Texts:
     target = f"{finding.target}: "
     paragraph = fitted([Part(target), *parts])
-    return texts(f"{target}{headline}", paragraph, details=details(finding, names))
+    found = texts(f"{target}{headline}", paragraph)
+    return replace(found, details=tuple(details(finding, names)))
 
 
 # -- what, how much, since when
