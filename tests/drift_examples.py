@@ -72,7 +72,7 @@ def felt(
         effects=moved,
         levels={name: effect("level", 90.0) for name in levels},
         warned=warned,
-        signs=replace(seen, effects=moved, gpus=gpus, since_us=ONSET_US),
+        observations=replace(seen, effects=moved, gpus=gpus, since_us=ONSET_US),
     )
 
 
@@ -175,12 +175,22 @@ SEEN: Mapping[str, Observed] = {
     "thermal-heat-early_page": early(
         replace(HELD, uuid=SECOND), warning("hw_thermal", Cause.HEAT, severity=Severity.PAGE)
     ),
-    "thermal-heat-early_margin": early(warning("margin", Cause.HEAT, expected=None)),
+    "thermal-heat-early_margin": early(
+        warning("margin", Cause.HEAT, replace(HEAT, least_margin_c=1.6), expected=None)
+    ),
     "thermal-heat-early_residual": early(
         warning(
             "thermal_residual",
             Cause.HEAT,
             replace(HEAT, thermal_duty=0.0, residual_c=13.6, margin_c=8.0, minutes_to_limit=11.6),
+            expected=None,
+        )
+    ),
+    "thermal-memory_heat-early_margin": early(
+        warning(
+            "margin",
+            Cause.MEMORY_HEAT,
+            GpuFigures(temp_c=70.0, mem_temp_c=83.0, least_margin_c=2.0),
             expected=None,
         )
     ),

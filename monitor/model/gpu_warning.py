@@ -23,12 +23,14 @@ class Predicted(NamedTuple):
 class GpuFigures:
     """The figures that a condition rests on; None: unknown, or no part of this condition.
 
-    The names are those of the evidence in JSON. Duties are shares of time, 0..1.
+    The names are those of the evidence in JSON, which has no `least_margin_c`. Duties are shares of
+    time, 0..1.
     """
 
     temp_c: float | None = None
     mem_temp_c: float | None = None
     margin_c: float | None = None
+    least_margin_c: float | None = None  # of core and memory, if the memory's limit is configured
     residual_c: float | None = None
     mem_residual_c: float | None = None
     minutes_to_limit: float | None = None

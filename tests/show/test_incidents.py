@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from drift_examples import EXAMPLES
 from findings_examples import ENVIRONMENT
 
 from monitor.model import Cause, Incident, Kind, Severity
@@ -116,3 +117,14 @@ def test_the_alert_comes_first_and_the_history_last(capsys: pytest.CaptureFixtur
 )
 def test_evidence_is_rows_with_before_and_now(evidence: dict[str, Any], rows: list[Row]) -> None:
     assert evidence_rows(evidence) == rows
+
+
+def test_a_finding_of_drift_shows_its_own_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    hot = EXAMPLES["thermal-heat"]
+    incident = an_incident(
+        kind=hot.kind, subject=hot.subject, cause=hot.cause, evidence=hot.evidence, changes=()
+    )
+    lines = printed(incident, capsys)
+    assert ["reading", "before", "now"] in lines
+    assert ["core,", "°C", "55", "86"] in lines
+    assert ["evidence", "before", "now"] not in lines

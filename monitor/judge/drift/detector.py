@@ -163,7 +163,7 @@ class Detector:
             effects=effects,
             levels=levels,
             warned=warned,
-            signs=self._signs(effects or levels, warned, now_us, settings),
+            observations=self._signs(effects or levels, warned, now_us, settings),
             workload=workload,
             changed_us=self._comparing(comparisons),
             comparisons={c.channel: c.verdict for c in comparisons},

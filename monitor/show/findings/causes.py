@@ -146,12 +146,12 @@ def lead(cause: Cause, gpu: str, readings: Mapping[str, Reading]) -> str:
     return f"{text.throttled.format(gpu=gpu)} {share(duty.now)} of the time{baseline}"
 
 
-def proof(
+def shown_by(
     cause: Cause, readings: Mapping[str, Reading], slope_pct_per_h: float | None = None
 ) -> list[str]:
     """Returns the two or three readings that show the cause, before and now."""
     known = [name for name in CAUSES[cause].readings if name in readings]
-    told = [phrase(name, readings[name]) for name in known]
+    shown = [phrase(name, readings[name]) for name in known]
     if cause is Cause.UPTIME_DECAY and slope_pct_per_h is not None:
-        told.insert(0, f"{signed(slope_pct_per_h, 2)} % per hour")
-    return told[:MOST_READINGS]
+        shown.insert(0, f"{signed(slope_pct_per_h, 2)} % per hour")
+    return shown[:MOST_READINGS]

@@ -10,7 +10,7 @@ from monitor.model.times import from_us
 from monitor.show.findings.causes import ACTIONS
 from monitor.show.findings.fitting import begun
 from monitor.show.findings.phrases import utc
-from monitor.show.findings.readings import Reading, change, phrase, share
+from monitor.show.findings.readings import Reading, change, margin, phrase, share
 from monitor.show.findings.texts import GpuNames
 
 LOUDNESS = (Severity.PAGE, Severity.WARNING, Severity.INFO)
@@ -44,9 +44,9 @@ def _power_duty(figures: GpuFigures) -> str:
 
 
 def _margin(figures: GpuFigures) -> str:
-    if figures.margin_c is None:
+    if figures.least_margin_c is None:
         return "near its slowdown threshold"
-    return phrase("margin_c", Reading(None, figures.margin_c)).replace(" the ", " its ")
+    return margin(figures.least_margin_c, "its")
 
 
 def _hotter(residual_c: float | None) -> str:
@@ -114,7 +114,7 @@ ORDER = tuple(CONDITIONS)
 
 
 def in_order(warnings: Sequence[GpuWarning], subject: str) -> list[GpuWarning]:
-    """Returns the warnings as they are told: the most severe first, then those of the GPU that the
+    """Returns the warnings as they are reported: the most severe first, then those of the GPU that the
     incident is named after, then what the driver counts before what follows from it.
     """
     return sorted(
@@ -182,6 +182,6 @@ def also_affected(warnings: Sequence[GpuWarning], names: GpuNames) -> str:
     others = list(dict.fromkeys(w.uuid for w in warnings if w.uuid != warnings[0].uuid))
     if not others:
         return ""
-    told = [names.of(uuid) for uuid in others[:2]]
+    named = [names.of(uuid) for uuid in others[:2]]
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
-    return begun(f"also affected: {', '.join(told)}{more}.")
+    return begun(f"also affected: {', '.join(named)}{more}.")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from monitor.model import Cause, Finding, GpuWarning, Kind
-from monitor.show.findings import conditions as told
-from monitor.show.findings.causes import ACTIONS, CAUSES, lead, proof
+from monitor.show.findings import conditions as gpu_text
+from monitor.show.findings.causes import ACTIONS, CAUSES, lead, shown_by
 from monitor.show.findings.drift_details import details
 from monitor.show.findings.effects import ShownEffect, effects_of, felt_since
 from monitor.show.findings.fitting import Part, begun, fitted
@@ -121,9 +121,9 @@ def _levels_too(finding: Finding) -> list[Part]:
 
 
 def _warnings(finding: Finding) -> list[GpuWarning]:
-    """The warnings of the GPUs as they are told."""
+    """The warnings of the GPUs in the order in which they are reported."""
     warnings = () if finding.detail is None else finding.detail.warnings
-    return told.in_order(warnings, finding.subject)
+    return gpu_text.in_order(warnings, finding.subject)
 
 
 def _early(finding: Finding, names: GpuNames) -> list[Part]:
@@ -131,15 +131,17 @@ def _early(finding: Finding, names: GpuNames) -> list[Part]:
     first = warnings[0]
     calm = "decode" in finding.evidence.get("calm", ())
     effect = "No effect on decode rate yet" if calm else "Effect on decode rate not yet known"
-    expected = told.expectation(first)
+    expected = gpu_text.expectation(first)
     return [
-        Part(f"{told.gpu_with(first, names)} {told.state(first)} since {utc(finding.since)}."),
-        *_sentence(told.readings_of(first)),
+        Part(
+            f"{gpu_text.gpu_with(first, names)} {gpu_text.state(first)} since {utc(finding.since)}."
+        ),
+        *_sentence(gpu_text.readings_of(first)),
         Part(f" {effect}"),
         Part(f"; expected: {expected}" if expected else "", EXPECTED_RANK),
         Part("."),
         Part(_others(warnings, names), OTHERS_RANK),
-        Part(f" {told.action(first)}"),
+        Part(f" {gpu_text.action(first)}"),
     ]
 
 
@@ -154,13 +156,13 @@ def _condition(finding: Finding, names: GpuNames) -> str:
         first = names.of(warnings[0].uuid)
     else:
         gpus, first = set(finding.evidence.get("gpus", ())), _gpu(finding, names)
-        shown = min(finding.evidence["signs"], key=told.ORDER.index)
+        shown = min(finding.evidence["signs"], key=gpu_text.ORDER.index)
     others = f" and {len(gpus) - 1} more" if len(gpus) > 1 else ""
-    return f"{first}{others} {told.CONDITIONS[shown].short}"
+    return f"{first}{others} {gpu_text.CONDITIONS[shown].short}"
 
 
 def _others(warnings: Sequence[GpuWarning], names: GpuNames) -> str:
-    others = told.also_affected(warnings, names)
+    others = gpu_text.also_affected(warnings, names)
     return f" {others}" if others else ""
 
 
@@ -177,7 +179,7 @@ def _why(finding: Finding, names: GpuNames) -> list[Part]:
     readings, slope = _readings(finding), finding.evidence.get("slope_pct_per_h")
     return [
         Part(f" {begun(lead(finding.cause, _gpu(finding, names), readings))}"),
-        *_list(": ", proof(finding.cause, readings, slope)),
+        *_list(": ", shown_by(finding.cause, readings, slope)),
         Part("."),
         *_missing(finding),
     ]
@@ -185,11 +187,13 @@ def _why(finding: Finding, names: GpuNames) -> list[Part]:
 
 def _why_by_gpu(warnings: Sequence[GpuWarning], names: GpuNames) -> list[Part]:
     first = warnings[0]
-    expected = told.expectation(first)
-    gpu, is_what = told.gpu_with(first, names), told.is_adjective(first)
+    expected = gpu_text.expectation(first)
+    gpu, is_what = gpu_text.gpu_with(first, names), gpu_text.is_adjective(first)
     return [
-        Part(f" {gpu} is {told.state(first)}" if is_what else f" {gpu}: {told.state(first)}"),
-        *_list(": " if is_what else ", ", told.readings_of(first)),
+        Part(
+            f" {gpu} is {gpu_text.state(first)}" if is_what else f" {gpu}: {gpu_text.state(first)}"
+        ),
+        *_list(": " if is_what else ", ", gpu_text.readings_of(first)),
         Part("."),
         Part(f" Expected: {expected}." if expected else "", EXPECTED_RANK),
         Part(_others(warnings, names), OTHERS_RANK),
@@ -223,7 +227,7 @@ def _missing(finding: Finding) -> list[Part]:
 def _do(finding: Finding) -> list[Part]:
     warnings = _warnings(finding)
     if warnings:
-        return [Part(f" {told.action(warnings[0])}")]
+        return [Part(f" {gpu_text.action(warnings[0])}")]
     action = ACTIONS.get(finding.cause) if finding.cause is not None else None
     return [Part(f" {action}" if action else "")]
 

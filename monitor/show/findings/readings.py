@@ -77,12 +77,12 @@ def phrase(name: str, reading: Reading) -> str:
     return f"{text} (unchanged)" if len(shown) == 2 and shown[0] == shown[1] else text
 
 
-def margin(margin_c: float) -> str:
+def margin(margin_c: float, whose: str = "the") -> str:
     """Returns "2 °C below the slowdown threshold"."""
     degrees = round(margin_c)
     if degrees == 0:
-        return "at the slowdown threshold"
-    return f"{abs(degrees)} °C {'below' if degrees > 0 else 'above'} the slowdown threshold"
+        return f"at {whose} slowdown threshold"
+    return f"{abs(degrees)} °C {'below' if degrees > 0 else 'above'} {whose} slowdown threshold"
 
 
 def share(value: float) -> str:

@@ -145,6 +145,7 @@ def test_a_known_limit_of_the_memory_counts_where_the_gpu_tells_no_margin() -> N
     channel = Story(volta).play(0.2).channel(settings)
     (warning,) = channel.warnings(settings)
     assert (warning.condition, warning.cause) == ("margin", "memory_heat")
+    assert warning.figures.least_margin_c == 2.0
     assert signs_of(Story(volta).play(0.2).channel()) == []
 
 

@@ -155,7 +155,8 @@ def _brake(now: Stretch, scene: Scene) -> Judged:  # noqa: ARG001 - one signatur
 
 
 def _margin(now: Stretch, scene: Scene) -> Judged:
-    return Judged(heat_cause(now, scene), Severity.WARNING, _heat_figures(now))
+    figures = replace(_heat_figures(now), least_margin_c=room(now, scene.settings))
+    return Judged(heat_cause(now, scene), Severity.WARNING, figures)
 
 
 def _thermal_residual(now: Stretch, scene: Scene) -> Judged:

@@ -38,7 +38,7 @@ def felt_problem(
     """
     if not seen.effects:
         return None
-    why, first = attribute(seen.signs), _felt_first(held, gpus)
+    why, first = attribute(seen.observations), _felt_first(held, gpus)
     by_gpu = _explaining(seen, gpus)
     if by_gpu is not None and why.cause is not Cause.CACHE_LOST:
         louder = _louder(by_gpu, seen, why)
@@ -57,8 +57,8 @@ def felt_problem(
         cause=cause,
         score=score,
         effects=listed(seen.effects),
-        calm=seen.signs.calm,
-        evidence=evidence_of(seen.signs, why),
+        calm=seen.observations.calm,
+        evidence=evidence_of(seen.observations, why),
     )
 
 
@@ -96,7 +96,11 @@ def _explaining(seen: Observed, gpus: Mapping[str, Problem]) -> Problem | None:
         if problem.severity is not Severity.INFO and problem.cause is not Cause.UNEXPLAINED
     ]
     for problem in sorted(loud, key=lambda problem: -problem.score):
-        scopes = [Scope(seen.signs, gpu) for gpu in seen.signs.gpus if gpu.uuid in problem.gpus]
+        scopes = [
+            Scope(seen.observations, gpu)
+            for gpu in seen.observations.gpus
+            if gpu.uuid in problem.gpus
+        ]
         if any(clock_down(scope) is not False for scope in scopes):
             return problem
     return None
@@ -109,7 +113,7 @@ def _louder(problem: Problem, seen: Observed, why: Attribution) -> Problem:
         severity=Severity.PAGE,
         since_us=min(problem.since_us, *(effect.since_us for effect in seen.effects.values())),
         effects=listed(seen.effects),
-        evidence=evidence_of(seen.signs, why),
+        evidence=evidence_of(seen.observations, why),
     )
 
 

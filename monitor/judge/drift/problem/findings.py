@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -69,7 +69,8 @@ def evidence_json(problem: Problem) -> dict[str, Any]:
 
 def _warning(warning: GpuWarning) -> dict[str, Any]:
     """The figures of a warning that are known."""
-    found = {name: value for name, value in asdict(warning.figures).items() if value is not None}
+    figures = asdict(replace(warning.figures, least_margin_c=None))
+    found = {name: value for name, value in figures.items() if value is not None}
     if warning.expected is not None:
         found["expected"] = warning.expected._asdict()
     if warning.not_seen_since_us is not None:
@@ -139,8 +140,8 @@ def _levels(problem: Problem) -> dict[str, Any]:
 def _prompts(prompts: Prompts) -> dict[str, Any]:
     return {
         "metric": "prompt_tokens",
-        "change_pct": round(100.0 * (prompts.now / prompts.usual - 1.0), 1),
-        "usual_tokens": round(prompts.usual),
+        "change_pct": round(100.0 * (prompts.now / prompts.baseline - 1.0), 1),
+        "usual_tokens": round(prompts.baseline),
         "tokens": round(prompts.now),
     }
 

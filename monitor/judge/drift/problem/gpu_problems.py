@@ -41,7 +41,7 @@ def gpu_problems(seen: Observed, held: Mapping[str, Problem], now_us: int) -> di
         for name, group in _together(kind, warnings, held).items()
     }
     return {
-        name: _problem(name, group, seen.signs.calm, held.get(name), now_us)
+        name: _problem(name, group, seen.observations.calm, held.get(name), now_us)
         for name, group in grouped.items()
     }
 
@@ -87,8 +87,8 @@ def _explained(warning: GpuWarning, seen: Observed) -> GpuWarning:
     """
     if warning.cause is not Cause.UNEXPLAINED:
         return warning
-    gpu = next((gpu for gpu in seen.signs.gpus if gpu.uuid == warning.uuid), None)
-    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.signs.flow))
+    gpu = next((gpu for gpu in seen.observations.gpus if gpu.uuid == warning.uuid), None)
+    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.observations.flow))
     return replace(warning, cause=why.cause) if why.cause in GPU_SCORES else warning
 
 

@@ -22,7 +22,7 @@ GPU_FAMILIES = (Kind.THERMAL.value, Kind.POWER.value)
 class Prompts(NamedTuple):
     """Prompt lengths in tokens per request: the longest hour of the baseline, and the last hour."""
 
-    usual: float
+    baseline: float
     now: float
 
 
@@ -73,13 +73,13 @@ class Problem:
 class Observed:
     """All that the parts of detection observe at one time.
 
-    `signs`: what attribution may use, for the effects, or for the levels if there are none.
+    `observations`: what attribution may use, for the effects, or for the levels if there are none.
     """
 
     effects: Mapping[str, Effect]  # decode, ttft, steps, start, cache
     levels: Mapping[str, Effect]  # by traffic class
     warned: Sequence[GpuWarning]
-    signs: Observations
+    observations: Observations
     workload: tuple[int, float, float] | None = None
     changed_us: int | None = None  # a change of the digest that is still being compared
     comparisons: Mapping[str, str] = field(default_factory=dict)

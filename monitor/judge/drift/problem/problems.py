@@ -86,7 +86,9 @@ def _level_problem(
     seen: Observed, explaining: Problem | None, before: Problem | None, now_us: int
 ) -> Problem:
     worst = worst_level(seen.levels)
-    observed = replace(seen.signs, effects={**seen.signs.effects, "level": seen.levels[worst]})
+    observed = replace(
+        seen.observations, effects={**seen.observations.effects, "level": seen.levels[worst]}
+    )
     why = attribute(observed)
     cause, _, score = steady(why, before, now_us)
     if explaining is not None and why.cause is Cause.UNEXPLAINED:
@@ -118,7 +120,7 @@ def _level_problem(
 def _workload(seen: Observed, held: Mapping[str, Problem], now_us: int) -> Problem | None:
     if seen.workload is None:
         return None
-    since_us, usual, now = seen.workload
+    since_us, baseline, now = seen.workload
     return Problem(
         name="workload",
         kind=Kind.WORKLOAD_SHIFT,
@@ -126,7 +128,7 @@ def _workload(seen: Observed, held: Mapping[str, Problem], now_us: int) -> Probl
         severity=Severity.INFO,
         since_us=since_us,
         opened_us=held["workload"].opened_us if "workload" in held else now_us,
-        prompts=Prompts(usual=usual, now=now),
+        prompts=Prompts(baseline=baseline, now=now),
     )
 
 
