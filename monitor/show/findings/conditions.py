@@ -114,8 +114,8 @@ ORDER = tuple(CONDITIONS)
 
 
 def in_order(warnings: Sequence[GpuWarning], subject: str) -> list[GpuWarning]:
-    """Returns the warnings as they are reported: the most severe first, then those of the GPU that the
-    incident is named after, then what the driver counts before what follows from it.
+    """Returns the warnings as they are reported: the most severe first, then those of the GPU that
+    the incident is named after, then what the driver counts before what follows from it.
     """
     return sorted(
         warnings,
