@@ -1,4 +1,4 @@
-# A few verbs; each is also a line of README.md or CONTRIBUTING.md. PYTHON may name another interpreter (3.11 or newer).
+# Each target is also listed in README.md or CONTRIBUTING.md. PYTHON selects the interpreter (3.11 or newer).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,40 +11,40 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
-## make run URL=http://127.0.0.1:8000   install into .venv and watch that server
+## make run URL=http://127.0.0.1:8000   install into .venv and monitor that server
 run: $(INSTALLED)
 	$(BIN)/vllm-canary run --url $(URL)
 
-## make demo          see the whole product work in two minutes, against a simulated server with a card that heats up
+## make demo          two-minute demonstration against a simulated server with a GPU that overheats
 demo: $(INSTALLED)
 	$(BIN)/vllm-canary demo
 
-# Four workers, however few cores: many tests wait for something.
-## make test          the tests that need nothing but Python (some want gcc or root, and say so when they are skipped)
+# Four workers even on fewer cores: many tests spend their time waiting.
+## make test          tests that need only Python (some need gcc or root and are skipped with the reason)
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -q -n 4 -m "not vllm and not systemd and not demo and not gpu"
 
-## make test-vllm     the tests on a real vLLM server on CPU (installs it once into the user's cache: 3.4 GB)
+## make test-vllm     tests on a real vLLM server on CPU (installs it once into the user's cache: 3.4 GB)
 test-vllm: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m vllm tests/vllm
 
-## make test-systemd  the tests in a booted systemd (root, Debian: debootstrap and systemd-container)
+## make test-systemd  tests in a booted systemd (root, Debian; needs debootstrap and systemd-container)
 test-systemd: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m systemd tests/systemd
 
-## make test-demo     the demo, its chapters and their figures checked (two and a half minutes)
+## make test-demo     the demo, with its chapters and figures checked (two and a half minutes)
 test-demo: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m demo tests/cli/test_demo.py
 
-## make test-gpu      the tests on a real NVIDIA card, under four minutes (skipped with the reason where there is none)
+## make test-gpu      tests on a real NVIDIA GPU, under four minutes (skipped with the reason where there is none)
 test-gpu: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -v -s -m gpu tests/gpu_smoke
 
-## make bench         accuracy and cost, as ratios; writes docs/benchmarks.md
+## make bench         accuracy and cost of measuring; writes docs/benchmarks.md
 bench: $(INSTALLED_DEV)
 	$(BIN)/python benchmarks/run.py
 
-## make proof         what proves itself only in minutes on a real vLLM; writes docs/proof.md
+## make proof         proofs that take minutes to an hour on a real vLLM server; writes docs/proof.md and docs/quality-measured.md
 proof: $(INSTALLED_DEV)
 	tests/vllm/install.sh
 	$(BIN)/python -m pytest -v -s -m vllm tests/vllm/test_main_job.py
@@ -60,16 +60,16 @@ lint: $(INSTALLED_DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-## make docs          write the reference pages anew from the code
+## make docs          regenerate the reference pages from the code
 docs: $(INSTALLED_DEV)
 	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
-# venv needs a package of its own on Debian and Ubuntu; say so instead of failing with a traceback.
+# On Debian and Ubuntu, venv is a separate package: print that instead of a traceback.
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "vllm-canary needs Python 3.11 or newer; set PYTHON=python3.12 or the like"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "vllm-canary needs Python 3.11 or newer; set PYTHON, for example PYTHON=python3.12"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 
 $(INSTALLED): $(BIN)/python pyproject.toml

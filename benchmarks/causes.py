@@ -8,8 +8,8 @@ For each scenario and seed (causestories.py) it is asked which incidents would h
 whether one has the kind and the cause that the scenario must raise. What was judged already is not
 judged again, so it can be stopped and started; the key is the source of the simulator and of the
 judges. `--keep` keeps the histories (some 5 MB each), so that changed judges need no new ones.
-`--write` puts the tables into docs/detection.md. Exit code 1: a scenario is named right in fewer
-than 19 of 20.
+`--write` puts the tables into docs/detection-measured.md. Exit code 1: a scenario is named right
+in fewer than 19 of 20.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proofpage import stamp, write_section
 
 from monitor.simulate.scenario import Raises
 
-PAGE = ROOT / "docs" / "detection.md"
+PAGE = ROOT / "docs" / "detection-measured.md"
 WORK = Path.home() / ".cache" / "vllm-canary" / "causes"
 
 
@@ -58,12 +58,12 @@ def all_runs(
         if (scenario, seed) not in known:
             missing.setdefault((scenario.removesuffix(BLIND), seed), []).append(scenario)
     with ProcessPoolExecutor(jobs) as pool, book.open("a", encoding="utf-8") as out:
-        told = {
+        seeds = {
             pool.submit(tell, story, variants, seed, gpu, histories): (story, seed)
             for (story, seed), variants in missing.items()
         }
         try:
-            for job in as_completed(told):
+            for job in as_completed(seeds):
                 for found in job.result():
                     known[found.scenario, found.seed] = found
                     out.write(json.dumps(asdict(found)) + "\n")
@@ -74,7 +74,7 @@ def all_runs(
                     )
                 out.flush()
                 if not keep:
-                    _forget(histories, f"{gpu}-{told[job][0]}-{told[job][1]}")
+                    _forget(histories, f"{gpu}-{seeds[job][0]}-{seeds[job][1]}")
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -107,13 +107,12 @@ def said(found: Run) -> str:
 
 
 # -- tables
-# -----------------------------------------------------------------------------------------------------------
 
 
 def table(runs: Sequence[Run], expected: dict[str, Raises | None]) -> list[str]:
     """One line a scenario."""
     lines = [
-        "| scenario | must be told | right | after, median (p90) | something else said |",
+        "| scenario | expected | right | after, median (p90) | also raised |",
         "|---|---|---|---|---|",
     ]
     for scenario, raises in expected.items():

@@ -1,7 +1,7 @@
 """One scenario of the simulator under one seed: its history in virtual time, judged by the daemon's
 judges, and what was said.
 
-A healthy server for 14 hours, so that what is normal is known, then the scenario. A story may be
+A healthy server for 14 hours, so that the baseline is known, then the scenario. A story may be
 judged twice: as the daemon sees it, and *blind*, as an exporter with its default counters shows it.
 """
 
@@ -58,7 +58,7 @@ BLINDED = {
     f"power-brake{BLIND}": Raises("speed", "unexplained"),
     f"hidden-limit{BLIND}": Raises("speed", "unexplained"),
 }
-#: Scenarios whose trouble is not in a file of samples: what the daemon itself meets at the metrics
+#: Scenarios whose problem is not in a file of samples: what the daemon itself meets at the metrics
 #: page.
 NOT_IN_A_FILE = ("metrics-gone", "renamed-metrics", "sleep")
 

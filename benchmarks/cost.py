@@ -186,7 +186,6 @@ def fleet(seconds: float) -> list[Row]:
 
 
 # -- the history
-# ------------------------------------------------------------------------------------------------------
 
 
 GPU = "GPU-8f6f1f0e-7f2e-4c58-a7f2-52f1d8d2b5c1"
@@ -437,7 +436,7 @@ def disk(samples: int) -> list[Row]:
     row, server, gpu = ((after - before) / samples for before, after in pairwise(sizes))
     return [
         at_most(
-            "database a sample all told (6 probes a minute, one GPU)",
+            "database per sample, all included (6 probes a minute, one GPU)",
             row + server + gpu,
             SAMPLE_BYTES,
             " bytes",
@@ -452,7 +451,6 @@ def disk(samples: int) -> list[Row]:
 
 
 # -- commands
-# ---------------------------------------------------------------------------------------------------------
 
 
 def medians(commands: Mapping[str, Sequence[str]], repeats: int) -> dict[str, float]:

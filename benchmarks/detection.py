@@ -10,7 +10,8 @@ series (detection_series.py; those that may not be passed on are read from --dat
 minutes on two idle cores. What was measured already is not measured again: results lie in the
 user's cache under a key made of the sources, so it can be stopped and started. It makes its own
 environments there: numpy, river and ruptures in one, Apache Otava in another, for they ask for
-different versions of numpy. --write puts the tables into docs/detection.md between their marks.
+different versions of numpy. --write puts the tables into docs/detection-measured.md between their
+marks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PEERS = {
     "river": ("numpy==2.4.6", "river==0.26.1", "ruptures==1.1.10"),
     "otava": ("numpy==2.2.0", "apache-otava==0.8.0"),
 }
-PAGE = ROOT / "docs" / "detection.md"
+PAGE = ROOT / "docs" / "detection-measured.md"
 KEPT = CACHE / "detection" / "others"
 BEGIN, END = "<!-- begin: detection -->", "<!-- end: detection -->"
 
@@ -64,20 +65,8 @@ def environment(name: str) -> Path:
 def key() -> str:
     """Of all sources that the results depend on."""
     digest = hashlib.sha256()
-    names = (
-        "blocks",
-        "load",
-        "curve",
-        "curvefit",
-        "cusum",
-        "wander",
-        "offsets",
-        "dating",
-        "effects",
-        "track",
-        "speed",
-    )
-    sources = [ROOT / "monitor/judge/drift" / f"{name}.py" for name in names]
+    drift = ROOT / "monitor/judge/drift"
+    sources = sorted([*(drift / "stats").glob("*.py"), *(drift / "speed").glob("*.py")])
     for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -99,7 +88,7 @@ def main() -> int:
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder with nab/, tcpd/ and vmnoise/ (benchmarks/data/PROVENANCE.md tells where from)",
+        help="folder with nab/, tcpd/ and vmnoise/ (sources: benchmarks/data/PROVENANCE.md)",
     )
     parser.add_argument(
         "--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}"
@@ -195,7 +184,7 @@ def run_peers(which: str, folders: list[Path], jobs: int) -> None:
 
 
 def put(text: str) -> None:
-    """Between the marks of docs/detection.md, at its end when it has none yet."""
+    """Between the marks of docs/detection-measured.md, at its end when it has none yet."""
     page = PAGE.read_text(encoding="utf-8")
     head, _, found = page.partition(BEGIN)
     tail = found.partition(END)[2]

@@ -104,6 +104,6 @@ def rows(jobs: int) -> list[tuple[str, ...]]:
                 for rate in (HEALTHY, 0.05)
             ]
             delays = [sorted(pool.map(partial(delay, name, rate), range(TRIALS))) for rate in RATES]
-            told = [f"{median(d):.0f} ({d[len(d) * 9 // 10]})" for d in delays]
-            found.append((name, f"{alarms[0]:.2f} / {alarms[1]:.2f}", *told))
+            cells = [f"{median(d):.0f} ({d[len(d) * 9 // 10]})" for d in delays]
+            found.append((name, f"{alarms[0]:.2f} / {alarms[1]:.2f}", *cells))
     return found

@@ -42,7 +42,7 @@ WARM = 2 * DAY  # minutes before a drop from which a detector is fed
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a detector is told of the healthy past."""
+    """What a detector knows of the healthy past."""
 
     median: float
     sd: float
@@ -111,7 +111,7 @@ def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
     """ruptures.KernelCPD over the last day, once an hour: a new lower last segment is an alarm."""
     import ruptures  # noqa: PLC0415 - the other environment has none
 
-    told = -1
+    raised = -1
     data = np.where(np.isfinite(values), (values - scale.median) / scale.sd, 0.0)
     for end in range(KERNEL_WINDOW, len(data) + 1, KERNEL_EVERY):
         window = data[end - KERNEL_WINDOW : end]
@@ -124,8 +124,8 @@ def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
         if len(cuts) > 2:
             at = end - KERNEL_WINDOW + cuts[-2]
             lower = window[cuts[-2] :].mean() < window[cuts[-3] : cuts[-2]].mean()
-            if lower and at > told + KERNEL_EVERY:
-                told = at
+            if lower and at > raised + KERNEL_EVERY:
+                raised = at
                 yield end - 1
 
 
@@ -135,7 +135,7 @@ def otava(max_pvalue: float, min_magnitude: float, values: Floats, scale: Scale)
     """
     from otava.analysis import compute_change_points  # noqa: PLC0415 - the other environment has none
 
-    told = -1
+    raised = -1
     data = np.exp(np.where(np.isfinite(values), values, scale.median) - scale.median)
     for end in range(OTAVA_WINDOW, len(data) + 1):
         window = [float(v) for v in data[end - OTAVA_WINDOW : end]]
@@ -144,8 +144,8 @@ def otava(max_pvalue: float, min_magnitude: float, values: Floats, scale: Scale)
         )
         for point in points:
             at = end - OTAVA_WINDOW + int(point.index)
-            if at > told + 2 and point.stats.mean_2 < point.stats.mean_1:
-                told = at
+            if at > raised + 2 and point.stats.mean_2 < point.stats.mean_1:
+                raised = at
                 yield end - 1
 
 

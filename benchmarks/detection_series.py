@@ -109,12 +109,12 @@ def tigerbeetle() -> tuple[str, ...]:
         if all(abs(since - step) > NEAR for step in (15, 71))
     ]
     large = [o for o in others if abs(float(o.split("(")[1].split(" ")[0])) > 5]
-    told = ", ".join(f"{since} ({change:+.1f} %, known at {at})" for at, since, change in found)
+    summary = ", ".join(f"{since} ({change:+.1f} %, known at {at})" for at, since, change in found)
     met = max(dated) <= NEAR and not large
     return (
         "TigerBeetle benchmark history (365 points)",
         "steps at 15 and 71 within 2 points, no other above 5 %",
-        told,
+        summary,
         _yes(met),
     )
 
@@ -134,13 +134,13 @@ def quality_control(folder: Path) -> list[tuple[str, ...]]:
         inside = [
             since for _, since, _ in found if min(wanted) - NEAR <= since <= max(wanted) + NEAR
         ]
-        told = ", ".join(f"{since} (known at {at})" for at, since, _ in found) or "nothing"
+        summary = ", ".join(f"{since} (known at {at})" for at, since, _ in found) or "nothing"
         asked = f"a change at {min(wanted)} … {max(wanted)}, as the annotators have it"
         rows.append(
             (
                 f"TCPD quality control {number} ({len(raw)} points)",
                 asked,
-                told,
+                summary,
                 _yes(bool(inside) and len(found) == len(inside)),
             )
         )
@@ -172,11 +172,9 @@ def nab(folder: Path) -> list[tuple[str, ...]]:
             sum(r.until_us - r.at_us for r in found) / 86_400e6,
         )
         earlier = sum(h and b for h, b in zip(hit, before, strict=True))
-        told = (
-            f"{sum(hit)} of {len(hit)} "
-            f"windows{f' ({earlier} by what was raised before and still open)' if earlier else ''}; "
-        )
-        told += (
+        already = f" ({earlier} by what was raised before and still open)" if earlier else ""
+        summary = f"{sum(hit)} of {len(hit)} windows{already}; "
+        summary += (
             f"{len(outside)} alarms outside in {days:.0f} days; open for "
             f"{100 * open_days / days:.0f} % of the time"
         )
@@ -184,7 +182,7 @@ def nab(folder: Path) -> list[tuple[str, ...]]:
             (
                 f"NAB {name.replace('_', ' ')}",
                 "every labelled window hit; alarms outside are counted",
-                told,
+                summary,
                 _yes(all(hit)),
             )
         )
@@ -213,11 +211,11 @@ def vm_noise(folder: Path) -> tuple[str, ...]:
         pages += sum(r.severity is Severity.PAGE for r in found)
         warnings += sum(r.severity is not Severity.PAGE for r in found)
         days += (ordered[-1][0] - ordered[0][0]) / 86_400e6
-    told = f"{pages} pages, {warnings} warnings in {days:.0f} machine-days"
+    summary = f"{pages} pages, {warnings} warnings in {days:.0f} machine-days"
     return (
         f"Azure VM noise, memcpy 1 MB ({len(machines)} machines)",
         "no pages",
-        told,
+        summary,
         _yes(pages == 0),
     )
 

@@ -1,4 +1,4 @@
-"""The tables of docs/detection.md out of the results of detection.py."""
+"""The tables of docs/detection-measured.md out of the results of detection.py."""
 
 from __future__ import annotations
 
@@ -131,16 +131,18 @@ def _minutes(value: float) -> str:
 def _marks(kind: str, ours: Sequence[dict[str, Any]]) -> str:
     """What was to be reached, in a sentence."""
     warnings, pages = fmean(r["warnings"] for r in ours), fmean(r["pages"] for r in ours)
-    told = [
+    delays = [
         f"false pages {pages:.2f} of at most {PAGES} ({_yes(pages <= PAGES)})",
         f"false warnings {warnings:.2f} of at most {WARNINGS} ({_yes(warnings <= WARNINGS)})",
     ]
     for scenario, limit in LIMITS[kind].items():
         p90 = ninth(sorted(NEVER if d is None else d for r in ours for d in r["delays"][scenario]))
-        told.append(f"{scenario} p90 {_minutes(p90)} of at most {limit} min ({_yes(p90 <= limit)})")
+        delays.append(
+            f"{scenario} p90 {_minutes(p90)} of at most {limit} min ({_yes(p90 <= limit)})"
+        )
     masked = 100 * fmean(r["masked"] for r in ours)
     return (
-        f"To reach, {kind}: {'; '.join(told)}. Canaries left out because their load was not "
+        f"To reach, {kind}: {'; '.join(delays)}. Canaries left out because their load was not "
         f"known: {masked:.1f} %."
     )
 

@@ -1,7 +1,7 @@
 """Time to first token: the product's coarser channel on simulated months, as detection_ours.py has
 it for the decode rate.
 
-ln(wait) = ln(100 ms) + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 3 %) + noise of Student's t
+ln(wait) = ln(100 ms) + slow noise (Ornstein-Uhlenbeck, tau 40 min, SD 3 %) + noise of Student's t
 with 5 degrees (scale 10 %; over three runs of real servers the coefficient of variation has a 90th
 percentile of 20 %) + 0.4 % of canaries one and a half to three times as slow.
 """
@@ -21,7 +21,7 @@ from monitor.judge.drift.settings import MINUTE_US
 from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.model import CanaryPoint
 
-WANDER, NOISE = 0.03, 0.10
+SLOW_SD, FAST_SCALE = 0.03, 0.10
 FACTORS = (1.2, 1.5, 3.0)
 
 
@@ -31,7 +31,12 @@ def waits(seed: int) -> Floats:
     n = LEARN + MONTH + DAY
     outliers = np.where(rng.random(n) < 0.004, np.log(rng.uniform(1.5, 3.0, n)), 0.0)
     return np.asarray(
-        np.exp(np.log(100.0) + WANDER * ou(rng, n, 40.0) + NOISE * rng.standard_t(5, n) + outliers)
+        np.exp(
+            np.log(100.0)
+            + SLOW_SD * ou(rng, n, 40.0)
+            + FAST_SCALE * rng.standard_t(5, n)
+            + outliers
+        )
     )
 
 

@@ -4,7 +4,7 @@ a month of samples.
     .venv/bin/python benchmarks/drift_cost.py [--write]
 
 The year has a sample a minute of five probes with a GPU, half a million rows of 27 columns.
-`--write` puts the figures into docs/detection.md. About two minutes.
+`--write` puts the figures into docs/detection-measured.md. About two minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ YEAR, MONTH, STEPS = (
     525_600,
     43_200,
     12_000,
-)  # samples; the steps hold a week, so that all that is learnt anew once a week is among them
+)  # samples; the steps hold a week, so that the weekly relearning is among them
 BLOCK = 5  # samples
 BEGIN = datetime(2025, 11, 1, tzinfo=UTC)
 COLUMNS = (
@@ -45,16 +45,17 @@ COLUMNS = (
 def rows(count: int) -> Iterator[str]:
     """A healthy server that others use a little, as CSV."""
     yield COLUMNS
-    chance, wander = random.Random(1), 0.0
+    chance, noise = random.Random(1), 0.0
     for i in range(count):
-        wander = wander * 0.975 + chance.gauss(0.0, 0.001)
+        noise = noise * 0.975 + chance.gauss(0.0, 0.001)
         running = chance.choice([0, 0, 0, 1, 2])
-        rate = 100 * (1 + wander + chance.gauss(0.0, 0.003)) / (1 + 0.02 * running)
+        rate = 100 * (1 + noise + chance.gauss(0.0, 0.003)) / (1 + 0.02 * running)
         ttft = 20 * (1 + abs(chance.gauss(0.0, 0.05)))
         e2e = ttft + 63_000 / rate
         yield (
-            f"{(BEGIN + timedelta(minutes=i)).isoformat()},{'abcde'[i % 5]},chat,warm,ok,x,{ttft:.3f},{e2e:.3f},{rate:.3f},"
-            f"{1000 / rate:.3f},64,50,{running},0,0.1,{64 * running},0,GPU-1,{60 + chance.gauss(0, 1):.0f},1980,0.9,"
+            f"{(BEGIN + timedelta(minutes=i)).isoformat()},{'abcde'[i % 5]},chat,warm,ok,x,"
+            f"{ttft:.3f},{e2e:.3f},{rate:.3f},{1000 / rate:.3f},64,50,{running},0,0.1,"
+            f"{64 * running},0,GPU-1,{60 + chance.gauss(0, 1):.0f},1980,0.9,"
             f"{400 + chance.gauss(0, 10):.1f},700,0,0,0,27"
         )
 
@@ -105,7 +106,7 @@ def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="what drift detection costs")
     parser.add_argument(
-        "--write", action="store_true", help="write the figures into docs/detection.md"
+        "--write", action="store_true", help="write the figures into docs/detection-measured.md"
     )
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +133,7 @@ def main() -> int:
     ]
     print("\n".join(lines))
     if o.write:
-        write_section("cost", lines, ROOT / "docs" / "detection.md")
+        write_section("cost", lines, ROOT / "docs" / "detection-measured.md")
     return 0
 
 

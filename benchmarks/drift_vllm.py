@@ -45,7 +45,7 @@ QUOTA = 0.30  # of one core
 PERIOD_US = 20_000
 DETECTOR = {
     "block": "10s",
-    "gpu_step": "5s",
+    "card_step": "5s",
     "grace": "4s",
     "block_samples": 3,
     "learn": "4m",
@@ -190,7 +190,7 @@ def drift(canary: Canary, after: int) -> list[dict[str, Any]]:
     return rows
 
 
-def told(rows: list[dict[str, Any]]) -> str:
+def summary_of(rows: list[dict[str, Any]]) -> str:
     """The incidents of one act, for the table."""
     return (
         "; ".join(f"{row['kind']} ({row['cause']}, {row['severity']})" for row in rows) or "nothing"
@@ -215,8 +215,8 @@ def act(
                 break
         time.sleep(1.0)
     rows = drift(canary, after)
-    say(f"{what}: {told(rows)}")
-    return Result(what, wanted, told(rows), found_s, is_right(rows))
+    say(f"{what}: {summary_of(rows)}")
+    return Result(what, wanted, summary_of(rows), found_s, is_right(rows))
 
 
 def calm(canary: Canary) -> None:
@@ -232,11 +232,11 @@ def acts(canary: Canary, server: VllmServer, gpu: Gpu) -> list[Result]:
     """The story."""
     pid, results = server.engine_pid(), []
     before = canary.last_incident()
-    say(f"learning what is normal for {LEARN_S:.0f} s")
+    say(f"learning the baseline for {LEARN_S:.0f} s")
     time.sleep(LEARN_S)
     healthy = drift(canary, before)
     results.append(
-        Result(f"{LEARN_S:.0f} s of nothing", "nothing", told(healthy), None, not healthy)
+        Result(f"{LEARN_S:.0f} s of nothing", "nothing", summary_of(healthy), None, not healthy)
     )
     with slowed(pid):
         gpu.hot = True

@@ -4,7 +4,7 @@ healthy server, and with a drop in it.
 The assumptions (all in the natural logarithm of the rate; R is the number of other requests
 running):
 
-    -ln(1 + 0.05 R) + 0.4 % diurnal + slow wander (Ornstein-Uhlenbeck, tau 40 min, SD 0.6 % busy,
+    -ln(1 + 0.05 R) + 0.4 % diurnal + slow noise (Ornstein-Uhlenbeck, tau 40 min, SD 0.6 % busy,
     0.4 % idle) + noise of Student's t with 5 degrees (scale 1.2 % sqrt(1 + R/4) busy, 0.3 % idle) +
     0.4 % of canaries 10 to 40 % slow
 
@@ -40,7 +40,7 @@ class Kind:
     mean_running: float
     swing: float  # of the mean over the day
     scatter: float  # of the log-intensity
-    wander: float
+    noise_sd: float
     noise: float
     noise_grows: bool
 
@@ -59,14 +59,14 @@ class Series:
 
 
 def series(kind: Kind, seed: int, days: int, per_minute: int = 1, probes: int = 1) -> Series:
-    """So many days of one target. `per_minute` canaries a minute see the same load and wander."""
+    """So many days of one target. `per_minute` canaries a minute see the same load and noise."""
     rng = np.random.default_rng([seed, kind.name == "busy"])
     n = days * DAY
     t = np.arange(n)
     day = np.sin(2 * np.pi * (t / DAY - rng.random()))
     intensity = kind.mean_running * (1 + kind.swing * day) * np.exp(ou(rng, n, 30.0) * kind.scatter)
     running = np.minimum(rng.poisson(intensity), 40).astype(float)
-    slow = 0.004 * day + kind.wander * ou(rng, n, TAU_MIN)
+    slow = 0.004 * day + kind.noise_sd * ou(rng, n, TAU_MIN)
     running, slow = np.repeat(running, per_minute * probes), np.repeat(slow, per_minute * probes)
     scale = kind.noise * (np.sqrt(1 + running / 4) if kind.noise_grows else 1.0)
     noise = scale * rng.standard_t(5, len(running))

@@ -35,8 +35,8 @@ def trial(chain: Chained, found: Sequence[Trial], settings: DriftSettings) -> st
         channel.gpu(point, settings)
         channel.advance(point.at_us, settings)
         minutes |= {minute.at_us: minute for minute in channel.history.minutes[-3:]}
-    told = [minute for at_us, minute in sorted(minutes.items()) if at_us >= begun_us]
-    clock = [((minute.at_us - begun_us) / 6e7, minute) for minute in told]
+    drawn = [minute for at_us, minute in sorted(minutes.items()) if at_us >= begun_us]
+    clock = [((minute.at_us - begun_us) / 6e7, minute) for minute in drawn]
     panels: list[tuple[str, Series]] = [
         (
             "margin, °C",

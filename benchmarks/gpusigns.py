@@ -12,12 +12,11 @@ from statistics import mean
 import gputraces
 from gputraces import Capped, Peak
 
-from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.gpu.elasticity import Elasticity, Predicted
+from monitor.judge.drift.gpu.elasticity import Elasticity
 from monitor.judge.drift.gpu.rules import RULES
 from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
-from monitor.model import CanaryPoint, GpuPoint
+from monitor.model import CanaryPoint, GpuPoint, GpuWarning, Predicted
 
 V100_MEMORY_C = 85.0  # where its HBM throttles
 USUAL_H, AFTER_MIN = 4, 15
@@ -107,7 +106,7 @@ def _play(points: Sequence[GpuPoint], settings: DriftSettings) -> list[GpuWarnin
         channel.gpu(point, settings)
         channel.advance(point.at_us, settings)
         for warning in channel.warnings(settings) if channel.open else ():
-            found.setdefault(warning.sign, warning)
+            found.setdefault(warning.condition, warning)
     return list(found.values())
 
 
@@ -119,7 +118,6 @@ def _held(point: GpuPoint, minutes: int) -> list[GpuPoint]:
 
 
 # -- memory
-# -----------------------------------------------------------------------------------------------------------
 
 
 def _memory(settings: DriftSettings) -> list[str]:
@@ -151,18 +149,23 @@ def _memory(settings: DriftSettings) -> list[str]:
 
 def _peak_points(peak: Peak) -> list[GpuPoint]:
     point = GpuPoint(
-        0, "V100", peak.temp_c, mem_temp_c=peak.mem_temp_c, sm_clock_mhz=peak.min_clock_mhz, util=1.0,
-        power_w=min(peak.power_w, peak.cap_w), power_limit_w=peak.cap_w,
-    )  # fmt: skip
+        0,
+        "V100",
+        peak.temp_c,
+        mem_temp_c=peak.mem_temp_c,
+        sm_clock_mhz=peak.min_clock_mhz,
+        util=1.0,
+        power_w=min(peak.power_w, peak.cap_w),
+        power_limit_w=peak.cap_w,
+    )
     return [point, *_held(point, AFTER_MIN)]
 
 
 def _said(warnings: Sequence[GpuWarning]) -> str:
-    return ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in warnings) or "nothing"
+    return ", ".join(f"{w.condition}: {w.cause}" for w in warnings) or "nothing"
 
 
 # -- power
-# ------------------------------------------------------------------------------------------------------------
 
 
 def _limits(settings: DriftSettings) -> list[str]:
@@ -191,7 +194,7 @@ def _sweeps(settings: DriftSettings) -> list[str]:
             "its highest cap, then a lower one."
         ),
         (
-            "*Named*: the lowered limit was told with cause power_cap. *Default*: measured speeds "
+            "*Named*: the lowered limit was reported as power_cap. *Default*: measured speeds "
             "inside the predicted interval before"
         ),
         (
@@ -230,7 +233,7 @@ def _sweep(name: str, sweep: Sequence[Capped], settings: DriftSettings) -> str:
     )
     slope = elasticity.prefill() if prefill else elasticity.decode()
     error = (
-        f"{mean(abs(told[1] - was) for told, was in zip(learnt, real, strict=True)):.1f}"
+        f"{mean(abs(predicted[1] - was) for predicted, was in zip(learnt, real, strict=True)):.1f}"
         if fresh
         else "–"
     )
@@ -248,9 +251,9 @@ def _sweep(name: str, sweep: Sequence[Capped], settings: DriftSettings) -> str:
     )
 
 
-def _inside(told: Sequence[tuple[float, float, float]], real: Sequence[float]) -> str:
+def _inside(predicted: Sequence[tuple[float, float, float]], real: Sequence[float]) -> str:
     return (
-        f"{sum(low <= was <= high for (low, _, high), was in zip(told, real, strict=True))} "
+        f"{sum(low <= was <= high for (low, _, high), was in zip(predicted, real, strict=True))} "
         f"of {len(real)}"
     )
 
@@ -263,10 +266,16 @@ def _capped_points(usual: Capped, capped: Capped) -> list[GpuPoint]:
         waver = 1.0 + WAVER * math.sin(minute)
         found.append(
             GpuPoint(
-                minute * MINUTE_US, "GPU", 65.0, sm_clock_mhz=now.clock_mhz / waver, util=1.0, power_w=min(now.power_w * waver, now.cap_w),
-                power_limit_w=now.cap_w, event_reasons=0x4,
+                minute * MINUTE_US,
+                "GPU",
+                65.0,
+                sm_clock_mhz=now.clock_mhz / waver,
+                util=1.0,
+                power_w=min(now.power_w * waver, now.cap_w),
+                power_limit_w=now.cap_w,
+                event_reasons=0x4,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -279,11 +288,18 @@ def _learnt(sweep: Sequence[Capped], settings: DriftSettings) -> Elasticity:
         ttft_ms = 1e6 / capped.speed
         elasticity.canary(
             CanaryPoint(
-                at_us, at_us + 3 * SECOND_US, probe="sweep", e2e_ms=3000.0, ttft_ms=max(ttft_ms, 200.0 * ttft_ms / (1e6 / sweep[0].speed)),
-                decode_tok_s=capped.speed, completion_tokens=128.0, prompt_tokens=2000.0, sm_clock_mhz=capped.clock_mhz,
+                at_us,
+                at_us + 3 * SECOND_US,
+                probe="sweep",
+                e2e_ms=3000.0,
+                ttft_ms=max(ttft_ms, 200.0 * ttft_ms / (1e6 / sweep[0].speed)),
+                decode_tok_s=capped.speed,
+                completion_tokens=128.0,
+                prompt_tokens=2000.0,
+                sm_clock_mhz=capped.clock_mhz,
             ),
             settings,
-        )  # fmt: skip
+        )
     return elasticity
 
 

@@ -160,9 +160,14 @@ def rtx3090() -> dict[str, list[GpuPoint]]:
             for row in csv.DictReader(rows):
                 name = f"RTX3090-{row['index']} {file.stem[-6:]}"
                 point = GpuPoint(
-                    round(float(row["ts"]) * SECOND_US), name, float(row["temp_c"]), util=float(row["util_pct"]) / 100,
-                    power_w=float(row["power_w"]), power_limit_w=float(row["power_limit_w"]), vram_used_mib=float(row["mem_used_mib"]),
-                )  # fmt: skip
+                    round(float(row["ts"]) * SECOND_US),
+                    name,
+                    float(row["temp_c"]),
+                    util=float(row["util_pct"]) / 100,
+                    power_w=float(row["power_w"]),
+                    power_limit_w=float(row["power_limit_w"]),
+                    vram_used_mib=float(row["mem_used_mib"]),
+                )
                 found.setdefault(name, []).append(point)
     return found
 
@@ -211,11 +216,15 @@ def v100_peaks() -> list[Peak]:
         with (EXTRACT / f"v100__power_sweep_{work}.csv").open() as rows:
             found += [
                 Peak(
-                    row["label"], float(row["cap_w"]), float(row["peak_hbm_c"]), float(row["peak_core_c"]), float(row["peak_power_w"]),
+                    row["label"],
+                    float(row["cap_w"]),
+                    float(row["peak_hbm_c"]),
+                    float(row["peak_core_c"]),
+                    float(row["peak_power_w"]),
                     float(row["min_sm_mhz"]),
                 )
                 for row in csv.DictReader(rows)
-            ]  # fmt: skip
+            ]
     return found
 
 

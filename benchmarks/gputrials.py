@@ -1,4 +1,4 @@
-"""Troubles put into real traces of a GPU, each with what the judges had learnt until then."""
+"""Faults injected into real GPU traces, each judged with the baseline learned until then."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Trial:
     )  # likewise of those that are more than an info
     causes: set[str] = field(default_factory=set)
     loss_min: float | None = None
-    throttled_min: float | None = None  # the first minute that was held back for heat
+    throttled_min: float | None = None  # the first minute with thermal throttling
     forecast: tuple[float, float] | None = (
         None  # the first one: when it was made, and for when, in minutes
     )
@@ -85,7 +85,7 @@ def _is_whole(points: Sequence[GpuPoint]) -> bool:
 def changed(
     chain: Chained, start: int, kind: str, factor: float, counters: bool
 ) -> cooling.Changed:
-    """The two hours with the trouble in them."""
+    """The two hours with the fault in them."""
     points = _span(chain, start)
     if kind == "hidden":
         return cooling.changed(points, limit_mhz=lambda _: HELD_MHZ, counters=counters)
@@ -127,12 +127,12 @@ def _trial(
         if not channel.open:
             continue
         for warning in channel.warnings(settings):
-            found.first.setdefault(warning.sign, since_min)
-            found.causes.add(str(warning.evidence["cause"]))
-            if found.forecast is None and "minutes_to_limit" in warning.evidence:
-                found.forecast = since_min, since_min + float(warning.evidence["minutes_to_limit"])
+            found.first.setdefault(warning.condition, since_min)
+            found.causes.add(warning.cause.value)
+            if found.forecast is None and warning.figures.minutes_to_limit is not None:
+                found.forecast = since_min, since_min + warning.figures.minutes_to_limit
             if warning.severity is not Severity.INFO:
-                found.loud.setdefault(warning.sign, since_min)
+                found.loud.setdefault(warning.condition, since_min)
     for end in range(LOSS_POINTS, len(what.points)):
         if sum(what.decode_loss[end - LOSS_POINTS : end]) / LOSS_POINTS >= LOSS:
             found.loss_min = (what.points[end].at_us - begun_us) / 6e7

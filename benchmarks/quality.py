@@ -3,11 +3,11 @@ late is it when they really fail?
 
     .venv/bin/python benchmarks/quality.py [--quick]
 
-About a minute; part of `make proof`; writes its section of docs/quality.md. The answers are those
-of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code that the
-daemon runs: monitor/judge/quality/pinning.py makes the pins, pinned.py the verdicts, flips.py and
-`too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts as a failure:
-near ties, which the product tells by them, are not told apart here.
+About a minute; part of `make proof`; writes its section of docs/quality-measured.md. The answers
+are those of a real server (benchmarks/data/gb10_greedy_agreement.csv); what judges them is the code
+that the daemon runs: monitor/judge/quality/pinning.py makes the pins, pinned.py the verdicts,
+flips.py and `too_few_passes` the alarms. The data hold no log-probabilities, so every flip counts
+as a failure: near ties, which the product recognises by them, are not distinguished here.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def measure(quick: bool) -> Measured:
 
 
 def _late(flips: float, count: int) -> tuple[Section, bool]:
-    """The delay, for faults that wander over all probes and for such that stay with some."""
+    """The delay, for faults that move over all probes, and for faults that stay with some."""
     faults = {
         f"each answer fails with {share:.0%}": [share] * PROBES
         for share in (0.05, 0.10, 0.25, 0.50)
@@ -319,7 +319,7 @@ def main() -> int:
     )
     print(text)
     if not quick:
-        write_section("flips", text.splitlines(), ROOT / "docs" / "quality.md")
+        write_section("flips", text.splitlines(), ROOT / "docs" / "quality-measured.md")
     print("kept" if found.kept else "NOT kept")
     return 0 if found.kept else 1
 

@@ -3,10 +3,10 @@ four bits. Part of `make proof`.
 
     .venv/bin/python benchmarks/quality_vllm.py [--canaries 500] [--repetitions 200] [--work DIR]
 
-Writes its part of docs/quality.md. An estimated 40 minutes on two quiet cores, and many times that
-beside other work. What has been measured is kept in DIR (beside the vLLM environment unless given),
-so that a run that was stopped goes on where it was, until the product (the committed monitor/) or
-the numbers change. One server at a time, three starts:
+Writes its part of docs/quality-measured.md. An estimated 40 minutes on two quiet cores, and many
+times that beside other work. What has been measured is kept in DIR (beside the vLLM environment
+unless given), so that a run that was stopped goes on where it was, until the product (the committed
+monitor/) or the numbers change. One server at a time, three starts:
 
 1. the original: pinned, half of the repeats in company; then the canaries by `vllm-canary probe`,
    half of them beside requests that leave one slot free; then the repetitions of three rounds, each
@@ -461,9 +461,9 @@ def main() -> int:
     text, met = lines(kept)
     print("\n".join(text))
     if o.canaries >= 500 and o.repetitions >= 200:
-        write_section("vllm", text, ROOT / "docs" / "quality.md")
+        write_section("vllm", text, ROOT / "docs" / "quality-measured.md")
     else:
-        say("few runs: docs/quality.md is left alone")
+        say("few runs: docs/quality-measured.md is left alone")
     return 0 if met else 1
 
 

@@ -167,7 +167,10 @@ def _whole(writer: asyncio.StreamWriter, answer: Json | str, status: int = 200) 
     body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
     kind = "text/plain" if isinstance(answer, str) else "application/json"
     writer.write(
-        f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        (
+            f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        ).encode()
         + body
     )
 

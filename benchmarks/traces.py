@@ -6,7 +6,7 @@ not, and right about the cause.
 Without --data it reads the extract in benchmarks/data/gpu (one model's eleven tests); with it the
 whole GB10 set, which is too large for this repository: FOLDER holds spark_telemetry.tar.gz and
 spark__closed_loop_tables.csv (PROVENANCE.md says where they come from). --write puts the tables
-into docs/detection.md and the plot beside it. About four minutes with the whole set.
+into docs/detection-measured.md and the plot beside it. About four minutes with the whole set.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from proofpage import stamp, write_section
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import DriftSettings
 
-PAGE = ROOT / "docs" / "detection.md"
-PLOT = ROOT / "docs" / "detection-GPUs.svg"
+PAGE = ROOT / "docs" / "detection-measured.md"
+PLOT = ROOT / "docs" / "detection-gpus.svg"
 SETTINGS = DriftSettings()
 SECTION = "traces"
 
@@ -65,7 +65,9 @@ def healthy(chain: Chained) -> Healthy:
                     heat + (minute.residual_c is not None),
                 )
         if channel.open:
-            found |= dict.fromkeys((name, warning.sign) for warning in channel.warnings(SETTINGS))
+            found |= dict.fromkeys(
+                (name, warning.condition) for warning in channel.warnings(SETTINGS)
+            )
     return Healthy(len(set(chain.names)), len(chain.points) / 360.0, list(found), busy, clock, heat)
 
 
@@ -100,14 +102,14 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
 def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
     """The table of what healthy traces raise."""
     chain = gputraces.chained(traces)
-    told = healthy(chain)
+    quiet = healthy(chain)
     lines = [
         (
-            f"**Healthy.** {told.files} files, {told.hours:.0f} hours of one GB10 that serves 24 "
+            f"**Healthy.** {quiet.files} files, {quiet.hours:.0f} hours of one GB10 that serves 24 "
             "models through vLLM"
         )
-        if told.files > 100
-        else f"**Healthy.** The extract: {told.files} files, {told.hours:.0f} hours of one GB10",
+        if quiet.files > 100
+        else f"**Healthy.** The extract: {quiet.files} files, {quiet.hours:.0f} hours of one GB10",
         (
             "(`power_w, temp_c, sm_mhz, gpu_util` every 10 s; margin = 94 °C less the temperature, "
             "as a GB10 tells it; throttle counters and"
@@ -120,21 +122,22 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
         "| rule | files with a finding | armed |",
         "| --- | --- | --- |",
         (
-            f"| **all signs of a GPU together** | **{len({name for name, _ in told.findings})} of "
-            f"{told.files}** | |"
+            f"| **all signs together** | **{len({name for name, _ in quiet.findings})} of "
+            f"{quiet.files}** | |"
         ),
         (
-            f"| unexplained heat | {_files(told, 'thermal_residual')} | "
-            f"{_share(told.heat, told.busy)} of {told.busy} busy minutes |"
+            f"| unexplained heat | {_files(quiet, 'thermal_residual')} | "
+            f"{_share(quiet.heat, quiet.busy)} of {quiet.busy} busy minutes |"
         ),
         (
             "| clock against temperature and power | "
-            f"{_files(told, 'clock_deficit', 'hidden_limit')} | {_share(told.clock, told.busy)} |"
+            f"{_files(quiet, 'clock_deficit', 'hidden_limit')} | "
+            f"{_share(quiet.clock, quiet.busy)} |"
         ),
-        f"| margin | {_files(told, 'margin')} | from the first minute |",
+        f"| margin | {_files(quiet, 'margin')} | from the first minute |",
         "| throttle time, hardware slowdown, power brake | – | counters are not in these files |",
     ]
-    lines += [f"| (simpler) {rule} | {count} of {told.files} | |" for rule, count in naive(chain)]
+    lines += [f"| (simpler) {rule} | {count} of {quiet.files} | |" for rule, count in naive(chain)]
     if orders:
         shuffled = [
             len({name for name, _ in healthy(gputraces.chained(_shuffled(traces, seed))).findings})
@@ -144,7 +147,7 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
             "",
             f"In {orders} random orders of the models, so with other things learnt before "
             f"others: {sum(shuffled)} findings in "
-            f"{told.files * orders} files.",
+            f"{quiet.files * orders} files.",
         ]
     return lines
 
@@ -158,8 +161,8 @@ def _shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
     return [trace for name in names for trace in groups[name]]
 
 
-def _files(told: Healthy, *signs: str) -> str:
-    return f"{len({name for name, sign in told.findings if sign in signs})} of {told.files}"
+def _files(quiet: Healthy, *signs: str) -> str:
+    return f"{len({name for name, sign in quiet.findings if sign in signs})} of {quiet.files}"
 
 
 def _share(part: int, whole: int) -> str:
@@ -175,7 +178,7 @@ TRIALS = (
 
 
 def trial_lines(chain: Chained) -> tuple[list[str], list[Trial]]:
-    """The table of what injected troubles raise, and the trials of the first row."""
+    """The table of what injected faults raise, and the trials of the first row."""
     starts = snapshots(chain, SETTINGS)
     lines = [
         (
@@ -226,7 +229,7 @@ def _forecasts(found: Sequence[Trial]) -> str:
         "*Forecast* (“at this pace it slows itself down in about N min”), first row: one was "
         "made before the first throttled minute in "
         f"{len(errors)} of {len(found)} trials, which then came {median(errors):+.0f} min "
-        "earlier than told (median; p10 "
+        "earlier than forecast (median; p10 "
         f"{percentile(errors, 0.1):+.0f}, p90 {percentile(errors, 0.9):+.0f})."
     )
 
@@ -243,7 +246,7 @@ def _trial_cells(found: Sequence[Trial], cause: str) -> str:
     names: dict[str, int] = {}
     for trial in seen:
         names[trial.first_sign] = names.get(trial.first_sign, 0) + 1
-    told = ", ".join(
+    quiet = ", ".join(
         f"{name} {count}" for name, count in sorted(names.items(), key=lambda item: -item[1])
     )
     delay = f"{median(delays):.0f} ({percentile(delays, 0.9):.0f})" if delays else "–"
@@ -252,7 +255,7 @@ def _trial_cells(found: Sequence[Trial], cause: str) -> str:
         if leads
         else "–"
     )
-    return f"{len(seen)} of {len(found)} | {len(right)} of {len(seen)} | {delay} | {lead} | {told}"
+    return f"{len(seen)} of {len(found)} | {len(right)} of {len(seen)} | {delay} | {lead} | {quiet}"
 
 
 def main() -> int:

@@ -33,8 +33,8 @@ Change = Callable[[GpuPoint, float], GpuPoint]  # a look, and the hours since th
 
 
 class Story:
-    """A GPU whose looks follow one another. `play` adds hours of them, changed as told; throttle
-    counters are given as duties.
+    """A GPU whose readings follow one another. `play` adds hours of them, changed as given;
+    throttle counters are given as duties.
     """
 
     def __init__(self, point: GpuPoint = HEALTHY, every_s: int = 10) -> None:
@@ -71,7 +71,7 @@ class Story:
         return point._replace(**known)
 
     def channel(self, settings: DriftSettings = SETTINGS) -> GpuChannel:
-        """A channel that was fed with all of it and told the time after each look."""
+        """A channel that was fed with all of it and advanced to the time of each reading."""
         return feed(GpuChannel(self.point.uuid), self.points, settings)
 
 
@@ -90,7 +90,7 @@ def feed(
 
 def signs_of(channel: GpuChannel, settings: DriftSettings = SETTINGS) -> list[str]:
     """The names of what is open."""
-    return sorted(warning.sign for warning in channel.warnings(settings))
+    return sorted(warning.condition for warning in channel.warnings(settings))
 
 
 def warmed(

@@ -61,7 +61,7 @@ def canaries(
 def fed(
     channel: SpeedChannel, points: Iterator[CanaryPoint], settings: DriftSettings = SETTINGS
 ) -> SpeedChannel:
-    """The channel after these canaries, told the time at each."""
+    """The channel after these canaries, advanced to the time of each."""
     for point in points:
         channel.canary(point, settings)
         channel.advance(point.known_us, settings)

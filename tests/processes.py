@@ -26,7 +26,8 @@ from importlib import import_module
 for name, value in json.loads(sys.argv[1]).items():
     module, _, constant = name.rpartition(".")
     was = getattr(import_module(module), constant)
-    setattr(import_module(module), constant, timedelta(seconds=value) if isinstance(was, timedelta) else value)
+    now = timedelta(seconds=value) if isinstance(was, timedelta) else value
+    setattr(import_module(module), constant, now)
 from monitor.cli import main
 sys.exit(main(sys.argv[2:]))
 """

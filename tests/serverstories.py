@@ -83,9 +83,18 @@ class ServerStory:
     ) -> tuple[int, CanaryPoint]:
         state = self.state
         base = CanaryPoint(
-            at_us, at_us, name, kind, fingerprint=state.digest, process_start_us=state.process_us, gpu_uuid="GPU-1", running=4.0,
-            waiting=state.waiting, gpu_temp_c=state.temp_c, sm_clock_mhz=state.clock_mhz,
-        )  # fmt: skip
+            at_us,
+            at_us,
+            name,
+            kind,
+            fingerprint=state.digest,
+            process_start_us=state.process_us,
+            gpu_uuid="GPU-1",
+            running=4.0,
+            waiting=state.waiting,
+            gpu_temp_c=state.temp_c,
+            sm_clock_mhz=state.clock_mhz,
+        )
         if state.stuck:
             return at_us + 2 * SECOND_US, base._replace(
                 known_us=at_us + 2 * SECOND_US, outcome="queue_cap", e2e_ms=2000.0
@@ -106,15 +115,36 @@ class ServerStory:
     def _look(self, at_us: int) -> GpuPoint:
         state = self.state
         return GpuPoint(
-            at_us, "GPU-1", round(state.temp_c + self.chance.gauss(0.0, 0.5)), None, round(87.0 - state.temp_c), state.clock_mhz, 2619.0,
-            0.95, state.power_w + self.chance.gauss(0.0, 5.0), state.limit_w, 70_000.0, state.bits, None, int(1e9 * self.thermal_s), 0, 0,
-        )  # fmt: skip
+            at_us,
+            "GPU-1",
+            round(state.temp_c + self.chance.gauss(0.0, 0.5)),
+            None,
+            round(87.0 - state.temp_c),
+            state.clock_mhz,
+            2619.0,
+            0.95,
+            state.power_w + self.chance.gauss(0.0, 5.0),
+            state.limit_w,
+            70_000.0,
+            state.bits,
+            None,
+            int(1e9 * self.thermal_s),
+            0,
+            0,
+        )
 
     def _reading(self, at_us: int) -> ServerPoint:
         return ServerPoint(
-            at_us, running=4.0, waiting=self.state.waiting, kv_usage=0.1, engine_steps=self.steps, generation_tokens=4 * self.steps,
-            prompt_tokens=self.steps, requests_finished=self.steps / 100, preemptions=0.0,
-        )  # fmt: skip
+            at_us,
+            running=4.0,
+            waiting=self.state.waiting,
+            kv_usage=0.1,
+            engine_steps=self.steps,
+            generation_tokens=4 * self.steps,
+            prompt_tokens=self.steps,
+            requests_finished=self.steps / 100,
+            preemptions=0.0,
+        )
 
 
 def known_us(point: Point) -> int:

@@ -107,12 +107,23 @@ STEP_EDGES = (
 # the other labels of vllm:cache_config_info that a monitor reads, values as a real server shows
 # them
 CACHE_CONFIG = {
-    "_block_size_resolved": "True", "block_size": str(BLOCK), "cache_dtype": "auto", "enable_prefix_caching": "True",
-    "engine": "0", "gpu_memory_utilization": "0.92", "is_attention_free": "False", "kv_cache_memory_bytes": "None",
-    "kv_offloading_backend": "native", "kv_offloading_size": "None", "mamba_cache_dtype": "auto",
-    "num_cpu_blocks": "None", "num_gpu_blocks_override": "None", "prefix_caching_hash_algo": "sha256",
-    "sliding_window": "None", "user_specified_block_size": "False",
-}  # fmt: skip
+    "_block_size_resolved": "True",
+    "block_size": str(BLOCK),
+    "cache_dtype": "auto",
+    "enable_prefix_caching": "True",
+    "engine": "0",
+    "gpu_memory_utilization": "0.92",
+    "is_attention_free": "False",
+    "kv_cache_memory_bytes": "None",
+    "kv_offloading_backend": "native",
+    "kv_offloading_size": "None",
+    "mamba_cache_dtype": "auto",
+    "num_cpu_blocks": "None",
+    "num_gpu_blocks_override": "None",
+    "prefix_caching_hash_algo": "sha256",
+    "sliding_window": "None",
+    "user_specified_block_size": "False",
+}
 
 
 @dataclass
@@ -416,7 +427,6 @@ class StandIn:
             setattr(self.state, name, value)
 
     # -- HTTP
-    # ---------------------------------------------------------------------------------------------------------
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
@@ -482,10 +492,19 @@ class StandIn:
     def _gpu(self, extra: Json) -> Json:
         now = int(time.time())
         permission = {
-            "id": f"modelperm-{time.monotonic_ns():016x}", "object": "model_permission", "created": now,
-            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
-        }  # fmt: skip
+            "id": f"modelperm-{time.monotonic_ns():016x}",
+            "object": "model_permission",
+            "created": now,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
         gpu = {"id": self.state.served_name, "object": "model", "created": now, "owned_by": "vllm"}
         gpu |= {"root": self.state.root, "parent": None, "max_model_len": self.state.max_model_len}
         return gpu | extra | {"permission": [permission]}
@@ -520,7 +539,6 @@ class StandIn:
             raise vllm_error(404, "NotFoundError", message, "model")
 
     # -- completions
-    # --------------------------------------------------------------------------------------------------
 
     def _job(self, request: Request) -> Job:
         """Check a request as vLLM does, and decide what will be answered."""
@@ -569,7 +587,8 @@ class StandIn:
             message += f"requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             raise vllm_error(400, "BadRequestError", message, "input_tokens")
         answer, finish = self._answer(body, chat, asked)
-        name = f"{'chatcmpl' if chat else 'cmpl'}-{request.headers.get('x-request-id', f'{time.monotonic_ns():016x}')}"
+        request_id = request.headers.get("x-request-id", f"{time.monotonic_ns():016x}")
+        name = f"{'chatcmpl' if chat else 'cmpl'}-{request_id}"
         job = Job(request, body, chat, name, prompt, answer, finish, self.counters, arrived)
         prefix = (body.get("cache_salt"), *prompt[: (len(prompt) - 1) // BLOCK * BLOCK])
         job.cached = len(prefix) - 1 if prefix in job.counters.cached_prefixes else 0
@@ -726,7 +745,6 @@ class StandIn:
         await job.request.writer.drain()
 
     # -- the shapes of vLLM's answers
-    # ---------------------------------------------------------------------------------
 
     def _chunk(self, job: Job, choices: list[Json], counted: int | None = None) -> Json:
         kind = "chat.completion.chunk" if job.chat else "text_completion"
@@ -865,7 +883,6 @@ class StandIn:
         return body | {"metrics": self._timing(job) if self.state.per_request_metrics else None}
 
     # -- /metrics
-    # -----------------------------------------------------------------------------------------------------
 
     async def _metrics(self, request: Request) -> None:
         status = self.state.metrics_status

@@ -40,7 +40,7 @@ def test_every_outcome_is_explained() -> None:
 
 def test_every_kind_that_the_judges_can_find_is_explained() -> None:
     sources = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "monitor" / "judge").glob("*.py")
+        path.read_text(encoding="utf-8") for path in (ROOT / "monitor" / "judge").rglob("*.py")
     )
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     found = {Kind[name] for name in re.findall(r"Kind\.([A-Z_]+)", sources)}

@@ -56,9 +56,11 @@ def shape(value: Any, name: str = "") -> Any:
     values.
     """
     if isinstance(value, dict):
-        return {"token": "number"} if name == "top_logprobs" and "token" not in value else {
-            key: shape(item, key) for key, item in value.items()
-        }  # fmt: skip
+        return (
+            {"token": "number"}
+            if name == "top_logprobs" and "token" not in value
+            else {key: shape(item, key) for key, item in value.items()}
+        )
     if isinstance(value, list):
         return [shape(item, name) for item in value[:1]]
     if isinstance(value, int | float) and not isinstance(value, bool):

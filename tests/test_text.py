@@ -41,7 +41,7 @@ def test_what_steers_a_terminal_or_forges_a_line_is_spelled() -> None:
 
 
 def test_of_a_long_sentence_both_ends_are_kept() -> None:
-    told = both_ends(f"'{'x' * 10_000}' is not of type 'integer'", 80)
-    assert len(told) <= 80
-    assert told.startswith("'xxx")
-    assert told.endswith("is not of type 'integer'")
+    text = both_ends(f"'{'x' * 10_000}' is not of type 'integer'", 80)
+    assert len(text) <= 80
+    assert text.startswith("'xxx")
+    assert text.endswith("is not of type 'integer'")

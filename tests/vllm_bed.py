@@ -88,8 +88,7 @@ def tail(path: Path, lines: int = 40) -> str:
     return f"--- end of {path}\n" + "\n".join(text.splitlines()[-lines:])
 
 
-# --- the server
-# -----------------------------------------------------------------------------------------------------------
+# -- the server
 
 
 @dataclass(slots=True)
@@ -285,8 +284,7 @@ def _comm(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-# --- load
-# -----------------------------------------------------------------------------------------------------------------
+# -- load
 
 
 class BatchLoad:
@@ -398,8 +396,7 @@ def batch_load(url: str, count: int = 24, max_tokens: int = 900) -> Iterator[Bat
         load.cancel()
 
 
-# --- the receiver
-# ---------------------------------------------------------------------------------------------------------
+# -- the receiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,8 +476,7 @@ class WebhookReceiver:
         ]
 
 
-# --- the product
-# ----------------------------------------------------------------------------------------------------------
+# -- the product
 
 
 class CommandError(AssertionError):
@@ -772,8 +768,7 @@ def started_at(sample: Json) -> datetime:
     return datetime.fromisoformat(sample["started_at"])
 
 
-# --- all of it
-# ----------------------------------------------------------------------------------------------------------
+# -- all of it
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The other end of a webhook, on a thread: keeps what it is sent and answers as it is told."""
+"""The other end of a webhook, on a thread: keeps what it is sent and answers as configured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/hook/T0KEN-s3cret"
 
     def opened(self, kind: str) -> list[dict[str, Any]]:
-        """Incidents of a kind whose opening was told."""
+        """Incidents of a kind whose opening was delivered."""
         return [
             d["incident"]
             for d in list(self.deliveries)

@@ -106,7 +106,7 @@ def _begin(folder: Path, receiver: Receiver, children: list[Child]) -> Story:
         f"targets:\n  - name: demo\n    url: {url}\n    gpus: {{dcgm: {gpus_url}}}\n    "
         f"token_budget_per_hour: 1000000\n"
         f"channels:\n  - name: demo\n    kind: webhook\n    url: {receiver.url}\n"
-        f"detector:\n  gpu_step: {GPU_STEP_S}s\n  grace: 2s\n"
+        f"detector:\n  card_step: {GPU_STEP_S}s\n  grace: 2s\n"
     )
     daemon = Child("daemon", ["run", "-c", str(folder / "config.yaml")], folder)
     children.append(daemon)
@@ -207,7 +207,7 @@ class Story:
             f"GPU: {_of(cool[-1])}"
         )
         blocked = now()
-        self.simulator.set(gpu__cooling=COOLING_LOST)
+        self.simulator.set(card__cooling=COOLING_LOST)
         hot = self.wait(lambda: _throttled(self._gpu(blocked)), "the GPU throttles")
         settled = now()
         during = self.wait(
@@ -232,7 +232,7 @@ class Story:
         )
         self._say(f"  {incident.summary}")
         freed = now()
-        self.simulator.set(gpu__cooling=1.0, batch__clients=0)
+        self.simulator.set(card__cooling=1.0, batch__clients=0)
         cooled = self.wait(lambda: _cooled(self._gpu(freed), cool[-1]), "the GPU is cool again")
         self._say(f"cooled: GPU {_of(cooled)}")
 

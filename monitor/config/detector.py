@@ -125,7 +125,7 @@ class DetectorSettings(Block):
         description="Or that is so many degrees hotter than its power explains.",
         examples=[4.0],
     )
-    gpu_step: Step = Field(
+    card_step: Step = Field(
         default=60.0,
         description=(
             "GPUs are judged in steps of this length: the minutes of the rules in "
@@ -160,6 +160,6 @@ class DetectorSettings(Block):
             )
         if self.remember < self.learn:
             raise ValueError("give remember at least as long as learn")
-        for name in ("block", "grace", "learn", "remember", "gpu_step"):
+        for name in ("block", "grace", "learn", "remember", "card_step"):
             if getattr(self, name) > LONGEST_S:
                 raise ValueError(f"give {name} at most ten years")

@@ -23,7 +23,7 @@ DURATIONS = {
     "grace": ("grace_s", 1.0),
     "learn": ("learn_h", HOUR_S),
     "remember": ("remember_days", DAY_S),
-    "gpu_step": ("gpu_step_s", 1.0),
+    "card_step": ("gpu_step_s", 1.0),
 }
 B = TypeVar("B", bound=Block)
 Classes = Mapping[str, ClassSettings]

@@ -10,6 +10,12 @@ from monitor.model.answer import (
     PinnedOutput,
     TokenLogprob,
 )
+from monitor.model.gpu_warning import (
+    DriftDetail,
+    GpuFigures,
+    GpuWarning,
+    Predicted,
+)
 from monitor.model.identity import (
     DERIVED_FIELDS,
     DIGEST_FIELDS,
@@ -76,14 +82,17 @@ __all__ = [
     "Cause",
     "Change",
     "Contact",
+    "DriftDetail",
     "Expectation",
     "Finding",
     "Fingerprint",
     "FingerprintField",
     "GpuEvent",
     "GpuFault",
+    "GpuFigures",
     "GpuPoint",
     "GpuReading",
+    "GpuWarning",
     "GpusView",
     "Incident",
     "Kind",
@@ -94,6 +103,7 @@ __all__ = [
     "Pin",
     "PinnedOutput",
     "Point",
+    "Predicted",
     "Probe",
     "ReadProblem",
     "Sample",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from monitor.model.gpu_warning import DriftDetail
 from monitor.model.identity import Change
 from monitor.model.words import Cause, Kind, Severity
 
@@ -28,6 +29,7 @@ class Finding:
     cause: Cause | None = None
     changes: tuple[Change, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    detail: DriftDetail | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -44,8 +44,8 @@ def print_incident(incident: Incident, events: Sequence[Mapping[str, Any]]) -> N
     out, texts = console(), _texts(incident)
     out.print(printable(texts.headline), style=STYLES.get(incident.severity.value, ""))
     out.print(printable(incident.summary))
-    for line in texts.details:
-        out.print(printable(f"  {line}"))
+    for line in ["", *texts.details] if texts.details else []:
+        out.print(printable(line))
     parts = (
         (["field", "value detail"], _fields(incident)),
         (
@@ -55,7 +55,10 @@ def print_incident(incident: Incident, events: Sequence[Mapping[str, Any]]) -> N
                 for c in differences(incident.changes)
             ],
         ),
-        (["evidence", "before", "now"], evidence_rows(incident.evidence)),
+        (
+            ["evidence", "before", "now"],
+            [] if texts.details else evidence_rows(incident.evidence),
+        ),
         (
             ["time", "event", "text detail"],
             [[local_time(e["at"]), e["event"], e["text"]] for e in events],

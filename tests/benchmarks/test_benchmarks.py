@@ -31,7 +31,7 @@ def test_every_weather_of_the_accuracy_benchmark_can_be_measured() -> None:
 
 
 def test_the_disk_benchmark_fits_the_tables() -> None:
-    assert "database a sample all told" in run("cost.py", "disk")
+    assert "database per sample" in run("cost.py", "disk")
 
 
 def test_the_runner_says_what_it_can_do() -> None:

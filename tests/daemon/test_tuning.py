@@ -84,7 +84,7 @@ def test_a_level_is_only_tried_on_a_class_that_is_configured_or_measured() -> No
     "given",
     [
         {"block": "10ms"},
-        {"gpu_step": "0.0001ms"},
+        {"card_step": "0.0001ms"},
         {"remember": "99999d"},
         {"block": "9" * 400 + "d"},
     ],

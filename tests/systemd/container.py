@@ -264,9 +264,16 @@ def booted(root: Path, log: Path, read_only: Mapping[Path, str]) -> Iterator[Con
     """
     binds = [f"--bind-ro={here}:{there}" for here, there in read_only.items()]
     command: Sequence[str] = (
-        "systemd-nspawn", f"--directory={root}", "--boot", "--volatile=overlay", "--private-network", "--register=no",
-        "--keep-unit", f"--machine=vllm-canary-{os.getpid()}", *binds,
-    )  # fmt: skip
+        "systemd-nspawn",
+        f"--directory={root}",
+        "--boot",
+        "--volatile=overlay",
+        "--private-network",
+        "--register=no",
+        "--keep-unit",
+        f"--machine=vllm-canary-{os.getpid()}",
+        *binds,
+    )
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -147,9 +147,9 @@ def test_weights_of_four_bits_are_found_within_three_rounds_although_the_sure_an
     # One of the two near ties comes out the other way with these weights: either answer is as good,
     # and the gap says so.
     flipped = [p for p in found["probes"] if p["near_ties"]]
-    say(
-        f"flipped: {[(p['probe'], p['near_ties'], p['failed'], p['reason']) for p in found['probes'] if p['probe'].startswith('tie')]}"
-    )
+    ties = [p for p in found["probes"] if p["probe"].startswith("tie")]
+    shown = [tuple(p[key] for key in ("probe", "near_ties", "failed", "reason")) for p in ties]
+    say(f"flipped: {shown}")
     assert [(p["near_ties"], p["failed"]) for p in flipped] == [(ROUNDS, 0)]
     assert flipped[0]["probe"].startswith("tie")
     say(

@@ -6,7 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from findings_examples import EXAMPLES, NAMES, UUID
+from drift_examples import EXAMPLES as DRIFT
+from drift_examples import NAMES
+from findings_examples import EXAMPLES as OTHERS
+from findings_examples import UUID
 
 from monitor.judge.gpu_faults import FATAL_XIDS
 from monitor.model import Change
@@ -15,6 +18,7 @@ from monitor.show.findings.gpu_faults import XIDS
 from monitor.show.findings.kinds import RENDERERS
 from monitor.show.findings.texts import GpuName, GpuNames, Texts
 
+EXAMPLES = {**OTHERS, **DRIFT}
 GOLDEN = Path(__file__).parent / "golden"
 LONG = "the upstream proxy answered with an error page that nobody has asked for " * 20
 

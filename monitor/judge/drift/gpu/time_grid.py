@@ -23,7 +23,7 @@ BACK_LOOKS = 3
 
 @dataclass(slots=True)
 class GpuGrid:
-    """The open minutes of one GPU. A minute is `gpu_step` long; where that is changed, the grid
+    """The open minutes of one GPU. A minute is `card_step` long; where that is changed, the grid
     goes on in steps of the new length.
     """
 
