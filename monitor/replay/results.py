@@ -11,7 +11,8 @@ from monitor.replay.incidents import Entry, as_time, as_us
 from monitor.replay.replay import Replay
 from monitor.show.driftplot import Found
 from monitor.show.records import iso
-from monitor.show.terminal import STYLES, console, local_time, number, printable, table
+from monitor.show.terminal import STYLES, console, local_time, number, table
+from monitor.text import printable
 
 FIGURES = ("metric", "change_pct", "low_pct", "high_pct")
 COUNTS = ("samples", "server_readings", "gpu_readings")  # of a target's record

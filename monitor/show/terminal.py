@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.judge.percentiles import Percentile
+from monitor.text import printable
 
 UNKNOWN = "–"
 PIPE_WIDTH = 240  # no terminal to fit into: do not cut what a program may read
@@ -57,11 +58,6 @@ def console() -> Console:
 def progress_console() -> Console | None:
     """Where long work may show itself: standard error, if it is a terminal; None in a pipe."""
     return Console(stderr=True, highlight=False) if sys.stderr.isatty() else None
-
-
-def printable(text: str) -> str:
-    """Untrusted text without control characters that could steer a terminal; line breaks stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
