@@ -5,7 +5,6 @@ once; either all files are written, or none.
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -95,7 +94,7 @@ def _write(directory: Path, config: str, probes: Mapping[str, str]) -> None:
             for name, text in files.items():
                 (Path(temporary) / Path(name).name).write_text(text, encoding="utf-8")
             for name in files:
-                os.replace(Path(temporary) / Path(name).name, directory / name)  # noqa: PTH105 - atomic, and named as what it is
+                (Path(temporary) / Path(name).name).replace(directory / name)
     except OSError as error:
         raise CommandError(
             f"{directory} cannot be written: {error.strerror}", code=UNMEASURED

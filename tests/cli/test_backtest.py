@@ -321,12 +321,12 @@ def test_a_plot_is_written_over_a_plot_and_over_nothing_else(cli: Command, tmp_p
     (tmp_path / "link.html").symlink_to(path)
     (tmp_path / "notes.txt").write_text("mine")
     for name, told in (
-        ("past.csv", "is the file that is read"),
-        ("link.html", "is the file"),
-        ("notes.txt", "no page of ours"),
+        ("past.csv", "is the input file; give another one, for example past.html"),
+        ("link.html", "is the input file; give another one, for example link.html"),
+        ("notes.txt", "already exists and is not a page of `backtest`; give another file"),
     ):
         ran = cli("backtest", str(path), "--plot", str(tmp_path / name))
-        assert (ran.code, told in ran.err) == (2, True)
+        assert (ran.code, ran.err) == (2, f"--plot {tmp_path / name} {told}\n")
     assert (path.read_text(), (tmp_path / "notes.txt").read_text()) == (before, "mine")
     for _ in range(2):
         assert cli("backtest", str(path), "--plot", str(tmp_path / "plot.html")).code == 0
@@ -399,7 +399,10 @@ def test_an_outage_and_a_hang_of_the_past_are_found_as_the_daemon_finds_them(
 
 def test_a_history_with_nothing_in_it_is_said(cli: Command, history: History) -> None:
     ran = cli("backtest", "--db", history.database)
-    assert (ran.code, "the history knows no target yet" in ran.out) == (3, True)
+    assert (ran.code, "the history has no target yet; `vllm-canary run` starts one" in ran.out) == (
+        3,
+        True,
+    )
     history.target("local", START, {"decode": 60.0})
     ran = cli("backtest", "--db", history.database)
     assert (ran.code, "nothing was measured" in ran.out, "no incidents" in ran.out) == (

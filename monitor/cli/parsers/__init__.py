@@ -33,8 +33,7 @@ COMMANDS = {
     "alerts": ("incidents", "test notification channels, list deliveries"),
     "backtest": (
         "replay",
-        "replay the history or a CSV file: what would have been found, and what other thresholds "
-        "would find",
+        "replay the history or a CSV file, also with other thresholds, and list what is found",
     ),
     "calibrate": (
         "replay",

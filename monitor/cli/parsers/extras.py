@@ -38,6 +38,11 @@ def simulate(parser: ArgumentParser) -> None:
         metavar="N",
         help="temperatures change N times faster; token timing stays real",
     )
+    _addresses(parser)
+    _export(parser)
+
+
+def _addresses(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
@@ -51,7 +56,6 @@ def simulate(parser: ArgumentParser) -> None:
         metavar="P",
         help="port of the GPUs' DCGM exporter page (default: any free)",
     )
-    _export(parser)
 
 
 def _export(parser: ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser
+from argparse import ArgumentParser
 
 from monitor.cli.parsers import options
 
@@ -10,36 +10,22 @@ from monitor.cli.parsers import options
 def incidents(parser: ArgumentParser) -> None:
     """`incidents`: without an action it lists. Options may stand before or after the action."""
     options.entry(parser, "incidents:show_list")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-
-    def action(name: str, place: str, text: str) -> ArgumentParser:
-        # A default after the action must not replace what was given before it.
-        added = actions.add_parser(name, help=text, argument_default=SUPPRESS)
-        options.entry(added, place)
-        if name == "list":
-            _filters(added)
-        else:
-            added.add_argument(
-                "incident",
-                type=options.row_number,
-                metavar="INCIDENT",
-                help="number of the incident",
-            )
-        options.configuration(added)
-        options.json_output(added)
-        return added
-
-    action("list", "incidents:show_list", "list open and recent incidents (the default)")
-    action("show", "incidents:show_one", "show one incident with its history")
-    action("ack", "incident_changes:acknowledge", "acknowledge an incident").add_argument(
-        "--note", default=None, help="a remark to store with it"
+    actions = options.Actions(parser)
+    listing = actions.add(
+        "list", "incidents:show_list", "list open and recent incidents (the default)"
     )
-    action("close", "incident_changes:close", "close an incident by hand").add_argument(
-        "--reason", required=True, help="why it is closed"
-    )
-    action("note", "incident_changes:note", "add a remark to an incident").add_argument(
-        "text", help="the remark"
-    )
+    _filters(listing)
+    show = actions.add("show", "incidents:show_one", "show one incident with its history")
+    ack = actions.add("ack", "incident_changes:acknowledge", "acknowledge an incident")
+    close = actions.add("close", "incident_changes:close", "close an incident by hand")
+    note = actions.add("note", "incident_changes:note", "add a remark to an incident")
+    for action in (show, ack, close, note):
+        action.add_argument(
+            "incident", type=options.row_number, metavar="INCIDENT", help="number of the incident"
+        )
+    ack.add_argument("--note", default=None, help="a remark to store with it")
+    close.add_argument("--reason", required=True, help="why it is closed")
+    note.add_argument("text", help="the remark")
     options.configuration(parser)
     options.json_output(parser)
     _filters(parser)

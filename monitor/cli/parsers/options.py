@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 
 AGO = "2h, 7d, or ISO 8601"
 
@@ -10,6 +10,22 @@ AGO = "2h, 7d, or ISO 8601"
 def entry(parser: ArgumentParser, place: str) -> None:
     """Names what runs this command: `module:function` under monitor.cli, imported only then."""
     parser.set_defaults(entry=place)
+
+
+class Actions:
+    """The actions of a command that works without one; its options may stand before or after."""
+
+    def __init__(self, parser: ArgumentParser) -> None:
+        self._actions = parser.add_subparsers(dest="action", metavar="ACTION")
+
+    def add(self, name: str, place: str, text: str) -> ArgumentParser:
+        """An action with the common options."""
+        # A default after the action must not replace what was given before it.
+        added = self._actions.add_parser(name, help=text, argument_default=SUPPRESS)
+        entry(added, place)
+        configuration(added)
+        json_output(added)
+        return added
 
 
 def configuration(parser: ArgumentParser, url: bool = False) -> None:

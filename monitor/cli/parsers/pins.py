@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser
+from argparse import ArgumentParser
 
 from monitor.cli.parsers import options
 
@@ -39,30 +39,28 @@ def pin(parser: ArgumentParser) -> None:
 def pins(parser: ArgumentParser) -> None:
     """`pins`: without an action it lists. Options may stand before or after the action."""
     options.entry(parser, "pins:show_list")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-
-    def action(name: str, place: str, text: str, **numbers: str) -> ArgumentParser:
-        # A default after the action must not replace what was given before it.
-        added = actions.add_parser(name, help=text, argument_default=SUPPRESS)
-        options.entry(added, place)
-        for number, meaning in numbers.items():
-            added.add_argument(
-                number, type=options.row_number, metavar=number.upper(), help=meaning
-            )
-        options.configuration(added)
-        options.json_output(added)
-        return added
-
-    listing = action("list", "pins:show_list", "list the active pins (the default)")
-    action("show", "pins:show_one", "show one pin with its accepted answers", pin="number of a pin")
-    action(
-        "diff",
-        "pins:show_difference",
-        "compare two pins of one probe",
-        pin="the earlier pin",
-        other="the later pin",
+    actions = options.Actions(parser)
+    listing = actions.add("list", "pins:show_list", "list the active pins (the default)")
+    show = actions.add("show", "pins:show_one", "show one pin with its accepted answers")
+    _number(show, "pin", "number of a pin")
+    diff = actions.add("diff", "pins:show_difference", "compare two pins of one probe")
+    _number(diff, "pin", "the earlier pin")
+    _number(diff, "other", "the later pin")
+    _files(actions)
+    expire = actions.add(
+        "expire",
+        "pin_changes:retire",
+        "retire a pin: it is kept, but no longer used to judge answers",
     )
-    export = action("export", "pins:export", "write the active pins as YAML")
+    _number(expire, "pin", "number of a pin")
+    options.configuration(parser)
+    options.json_output(parser)
+    for each in (listing, parser):
+        each.add_argument("--all", action="store_true", help="include retired pins")
+
+
+def _files(actions: options.Actions) -> None:
+    export = actions.add("export", "pins:export", "write the active pins as YAML")
     export.add_argument(
         "file",
         nargs="?",
@@ -70,7 +68,7 @@ def pins(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="file to write (default: standard output)",
     )
-    importing = action(
+    importing = actions.add(
         "import", "pin_changes:import_file", "import pins from a file written by `export`"
     )
     importing.add_argument("file", metavar="FILE", help="file to read")
@@ -81,16 +79,10 @@ def pins(parser: ArgumentParser) -> None:
         help="also import pins that have expired, were retired here, or are older than the active "
         "one",
     )
-    action(
-        "expire",
-        "pin_changes:retire",
-        "retire a pin: it is kept, but no longer used to judge answers",
-        pin="number of a pin",
-    )
-    options.configuration(parser)
-    options.json_output(parser)
-    for each in (listing, parser):
-        each.add_argument("--all", action="store_true", help="include retired pins")
+
+
+def _number(parser: ArgumentParser, name: str, text: str) -> None:
+    parser.add_argument(name, type=options.row_number, metavar=name.upper(), help=text)
 
 
 def gate(parser: ArgumentParser) -> None:
