@@ -225,7 +225,7 @@ def judged(cli: Command) -> tuple[str, int, bool]:
     return sample["fingerprint"], sample["pin"], sample["stale"]
 
 
-def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_the_way_back(
+def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_a_rollback(
     cli: Command, config: Path, server: StandIn, quick_looks: None
 ) -> None:
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
