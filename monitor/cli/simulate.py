@@ -23,13 +23,12 @@ def run(args: Namespace) -> int:
     """Serve until stopped, or export."""
     if args.gpus < 1 or not 0 < args.thermal_speed < inf or not 0 < args.hours < inf:
         raise CommandError(
-            "--gpus must be at least 1; --thermal-speed and --hours must be greater than 0"
+            "--gpus must be 1 or more; --thermal-speed and --hours must be numbers above 0"
         )
     if args.export is not None:
         return _export(args)
     if args.onset is not None:
-        raise CommandError("--onset applies only to --export; a served scenario begins at once")
-
+        raise CommandError("--onset goes with --export; a served scenario begins at once")
     world = make_world([args.gpu] * args.gpus, args.seed, args.thermal_speed)
     world.set("cold_s", COLD_S)
     scenario = switch(world, args.scenario)
@@ -66,7 +65,6 @@ async def _serve(world: World, story: str, args: Namespace) -> None:
 
 
 def _export(args: Namespace) -> int:
-
     print(
         export(
             Path(args.export),
