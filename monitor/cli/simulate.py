@@ -37,7 +37,6 @@ def run(args: Namespace) -> int:
 
 
 async def _serve(world: World, story: str, args: Namespace) -> None:
-
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
