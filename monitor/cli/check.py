@@ -122,7 +122,7 @@ def _gpu_watch(watch: GpuWatch) -> Check | None:
     if state.status == "off":
         return None
     if identity is None or state.status != "ok":
-        needed_for = "without it, overheating cannot be told from other causes"
+        needed_for = "without it, overheating cannot be distinguished from other causes"
         return Check("GPU", "unknown", state.reason or "not read yet", needed_for)
     gpus = ", ".join(gpu.name or gpu.uuid for gpu in identity.gpus)
     readings = watch.before(time.monotonic_ns()).values()
@@ -151,8 +151,8 @@ async def _server(
         served = await api.models(flight.http)
         flight.model = target.model or api.the_one_model(target.url, served)
     except UserError as error:
-        mend = "start it, or correct `url:`" if error.exit_code == UNMEASURED else None
-        flight.say("server", "bad", str(error), mend)
+        advice = "start it, or correct `url:`" if error.exit_code == UNMEASURED else None
+        flight.say("server", "bad", str(error), advice)
         return error.exit_code
     await flight.server(served)
     page = await flight.metrics()

@@ -21,10 +21,10 @@ from monitor.show.terminal import progress_console
 LOAD_REQUESTS = 2
 NO_LOGPROBS = (
     "not pinned: the answer came without log-probabilities, and without them a near tie cannot be "
-    "told from a different answer"
+    "distinguished from a different answer"
 )
 NOT_READ = (
-    "the identity of what is served could not be read: the pin is filed under the first one that is"
+    "what is served could not be identified: the pin is filed under the first identity that is read"
 )
 
 
@@ -74,13 +74,13 @@ class Recording:
             "pins would be filed under the previous identity."
         )
         if await self.watch.identity.is_ours():
-            mend = "It is still changing; pin again when it is stable"
+            advice = "It is still changing; pin again when it is stable"
         else:
-            mend = (
+            advice = (
                 "The daemon that watches it records such a change within minutes. `vllm-canary "
                 "status` shows whether the daemon is running; start it if necessary, then pin again"
             )
-        raise CommandError(f"{why} {mend}", code=UNMEASURED)
+        raise CommandError(f"{why} {advice}", code=UNMEASURED)
 
     async def observe(self, probe: Probe) -> Recorded:
         """Runs the repeats of one probe; stops at the first that has no answer, or a wrong one."""
