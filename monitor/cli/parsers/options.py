@@ -53,17 +53,18 @@ def target(parser: ArgumentParser) -> None:
     parser.add_argument("--target", metavar="NAME", help="only this target")
 
 
-def since(parser: ArgumentParser, default: str | None = None) -> None:
-    """--since, for a period that ends now."""
-    suffix = f" (default {default})" if default else ""
+def since(parser: ArgumentParser, default: str | None = None, implied: str | None = None) -> None:
+    """--since; `implied` is a default that the command applies itself."""
+    stated = default or implied
+    suffix = f" (default {stated})" if stated else ""
     parser.add_argument(
         "--since", metavar="TIME", default=default, help=f"start of the period: {AGO}{suffix}"
     )
 
 
-def period(parser: ArgumentParser, default: str | None = None) -> None:
+def period(parser: ArgumentParser, default: str | None = None, implied: str | None = None) -> None:
     """--since and --until."""
-    since(parser, default)
+    since(parser, default, implied)
     parser.add_argument("--until", metavar="TIME", help="end of the period")
 
 

@@ -11,7 +11,7 @@ CALIBRATE_SINCE = "14d"
 
 
 def backtest(parser: ArgumentParser) -> None:
-    """`backtest`. --since has no default here: a file is judged whole."""
+    """`backtest`."""
     options.entry(parser, "backtest:run")
     parser.add_argument(
         "file",
@@ -19,12 +19,8 @@ def backtest(parser: ArgumentParser) -> None:
         metavar="FILE.csv",
         help="samples to judge instead of the history (docs/backtest.md)",
     )
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        help=f"start of the period: {options.AGO} (default {BACKTEST_SINCE})",
-    )
-    parser.add_argument("--until", metavar="TIME", help="end of the period")
+    # No default: a file is judged whole, and --since with one is an error.
+    options.period(parser, implied=BACKTEST_SINCE)
     options.target(parser)
     parser.add_argument(
         "--set",
