@@ -12,7 +12,8 @@ from monitor.replay.replay import Replay
 from monitor.show.driftplot import Found
 from monitor.show.findings import paragraph
 from monitor.show.records import iso
-from monitor.show.terminal import STYLES, console, local_time, number, printable, table
+from monitor.show.terminal import STYLES, console, local_time, number, table
+from monitor.text import printable
 
 FIGURES = ("metric", "change_pct", "low_pct", "high_pct")
 COUNTS = ("samples", "server_readings", "gpu_readings")  # of a target's record

@@ -11,7 +11,8 @@ from monitor.show.changes import differences, value_text
 from monitor.show.evidence import LONGEST_VALUE, evidence_rows
 from monitor.show.findings import render
 from monitor.show.findings.texts import Texts
-from monitor.show.terminal import STYLES, console, local_time, printable, table
+from monitor.show.terminal import STYLES, console, local_time, table
+from monitor.text import printable
 
 
 def state(incident: Incident) -> str:

@@ -14,7 +14,8 @@ from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.drift.speed.channel import Reference
 from monitor.judge.drift.speed.load import UNKNOWN_BIN
 from monitor.judge.drift.speed.track import Track
-from monitor.show.terminal import console, number, printable
+from monitor.show.terminal import console, number
+from monitor.text import printable
 
 THERMAL_UNIT_W = 100.0
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.judge.percentiles import Percentile
+from monitor.text import printable
 
 UNKNOWN = "–"
 PIPE_WIDTH = 240  # without a terminal: wide enough not to cut what a program may read
@@ -58,11 +59,6 @@ def console() -> Console:
 def progress_console() -> Console | None:
     """Returns the console for progress: standard error, or None if that is not a terminal."""
     return Console(stderr=True, highlight=False) if sys.stderr.isatty() else None
-
-
-def printable(text: str) -> str:
-    """Returns untrusted text with control characters escaped; line breaks stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:

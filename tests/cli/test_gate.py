@@ -169,8 +169,9 @@ def test_pins_that_are_stale_for_production_itself_are_named(
     history.do(changed)
     code, found = gate(cli, serve())
     assert code == 0
-    assert found["notes"][-1].startswith(
-        "the pins of a, b, c, d are stale: local has changed since they were taken"
+    assert found["notes"][-1] == (
+        "the pins of a, b, c, d are stale: local has changed since they were recorded and may "
+        'itself answer differently; `vllm-canary pin --target local --reason "…"` records new ones'
     )
 
 
@@ -333,7 +334,9 @@ def test_one_probe_that_could_not_be_judged_is_3_although_the_other_one_is_good(
     code, found = gate(cli, serve())
     assert code == 3
     assert [(p["passed"], p["regressed"]) for p in found["probes"]] == [(2, False), (0, None)]
-    assert found["probes"][1]["reason"] == "its text is not the one that was pinned; pin it anew"
+    assert found["probes"][1]["reason"] == (
+        "the probe's text is not the one that was pinned; record a new pin"
+    )
 
 
 # ---- cannot be asked like this

@@ -49,13 +49,13 @@ def test_old_ones_are_left_out_unless_they_are_open(cli: Command, history: Histo
     assert shown("--since", "10d") == [closed.id, old.id]
 
 
-def test_closing_without_a_configuration_says_that_no_notification_was_sent(
+def test_a_closing_without_a_configuration_says_that_no_notification_was_sent(
     cli: Command, history: History
 ) -> None:
     number = str(history.incident(now()).id)
-    assert (
-        "no notification sent"
-        in cli("incidents", "close", number, "--reason", "over", "--db", history.database).out
+    ran = cli("incidents", "close", number, "--reason", "over", "--db", history.database)
+    assert ran.out == (
+        f"incident {number}: closed (no notification sent: no notification channel is configured)\n"
     )
 
 

@@ -117,10 +117,11 @@ def test_answers_that_differ_are_shown_before_they_are_taken(
     server.state.answers = Alternating("Yes", "Yes", "Indeed")
     ran = cli("pin", "--reason", "both are right", "--repeats", "3")
     assert ran.code == 0
-    shown, taken = ran.out.split("2 different answers")
-    assert "sky was answered in 2 ways; all are taken as right:\n  2×  Yes\n  1×  Indeed" in shown
+    shown, taken = ran.out.split("id  target")
+    assert shown == ("sky got 2 different answers; all are accepted:\n  2×  Yes\n  1×  Indeed\n\n")
     [pin] = pins(cli)
-    assert "are taken" not in taken
+    assert "2 different answers" in taken
+    assert "are accepted" not in taken
     assert [(o["text"], o["count"]) for o in pin["outputs"]] == [("Yes", 2), ("Indeed", 1)]
     assert {s["verdict"] for _ in range(3) for s in cli("probe", "--json").json["samples"]} == {
         "pass"
@@ -159,7 +160,7 @@ def test_a_new_pin_takes_the_place_of_the_old_one_which_is_kept(
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
     server.state.answers = {SKY: "It is"}
     told = cli("pin", "--reason", "second", "--repeats", "1")
-    assert "takes the place of pin 1, which is kept" in told.out
+    assert "replaces pin 1, which is kept" in told.out
     assert [(p["id"], p["reason"]) for p in pins(cli)] == [(2, "second")]
     assert [(p["id"], p["state"], p["outputs"][0]["text"]) for p in pins(cli, "--all")] == [
         (2, "holds", "It is"),
@@ -224,7 +225,7 @@ def judged(cli: Command) -> tuple[str, int, bool]:
     return sample["fingerprint"], sample["pin"], sample["stale"]
 
 
-def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_the_way_back(
+def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_a_rollback(
     cli: Command, config: Path, server: StandIn, quick_looks: None
 ) -> None:
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
@@ -276,7 +277,7 @@ def test_while_a_server_is_still_changing_it_is_not_pinned(
     server.state.requests.clear()
     ran = cli("pin", "--reason", "second")
     assert ran.code == 3
-    assert "It is still changing; pin again when it stands" in ran.err
+    assert "It is still changing; pin again when it is stable" in ran.err
     assert server.state.requests == []
 
 
@@ -320,8 +321,8 @@ def test_where_a_daemon_watches_a_changed_server_is_not_pinned_under_its_old_nam
     history.do(seen)
     ran = cli("pin", "--reason", "after the change")
     assert ran.code == 3
-    assert "local is not what the history knows of it (max_model_len 1024 → 4096)" in ran.err
-    assert "`vllm-canary status` tells whether it runs" in ran.err
+    assert "local differs from what the history knows of it (max_model_len 1024 → 4096)" in ran.err
+    assert "`vllm-canary status` shows whether the daemon is running; start it" in ran.err
     assert server.state.requests == []
     assert judged(cli)[0] == digest(fields)
     server.state.max_model_len = 1024
@@ -375,7 +376,7 @@ def test_an_answer_against_its_pin_passes_and_another_one_is_1_with_the_place(
         "expected 'Yes', got 'No' at token 1; the pinned token is no longer among the most likely"
     )
     shown = cli("show", str(other["id"])).out
-    assert "⟪parts here, token 1⟫ Yes" in shown
+    assert "⟪differs from here, token 1⟫ Yes" in shown
 
 
 def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(
@@ -500,9 +501,7 @@ def test_a_near_tie_is_decided_by_one_more_run_which_is_marked_as_a_retry(
     assert (ran.code, tie["verdict"], decided["verdict"]) == (0, "near_tie", "pass")
     assert tie["detail"] == "expected 'Yes', got 'Yeah' at token 1, 0.020 nat apart: a near tie"
     shown = cli("show", str(decided["id"])).out
-    assert (
-        f"{tie['id']}, whose near tie it decides" in shown.split("retry of", 1)[1].splitlines()[0]
-    )
+    assert f"{tie['id']}, to decide its near tie" in shown.split("retry of", 1)[1].splitlines()[0]
     assert [
         cli("show", str(s["id"]), "--json").json["samples"][0]["retry_of"] for s in (tie, decided)
     ] == [None, tie["id"]]

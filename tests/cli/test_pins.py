@@ -243,7 +243,7 @@ def test_of_two_pins_of_a_probe_in_one_file_the_later_one_holds(cli: Command, pi
 def test_import_tells_whose_place_each_pin_takes(cli: Command, pinned: Path) -> None:
     told = cli("pins", "import", str(exported(cli, pinned))).out
     assert told.splitlines() == [
-        "pin 2 of sky on local in the place of pin 1, which is kept and judges no more",
+        "pin 2 of sky on local; replaces pin 1, now retired",
         "1 pins imported",
     ]
 
@@ -256,7 +256,7 @@ def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(
     ran = cli("pins", "import", file)
     assert ran.code == 2
     assert "the pin of sky was retired in this history as pin 1 (" in ran.err
-    assert "`--force` takes the file all the same" in ran.err
+    assert "nothing was imported (`--force` imports it anyway)" in ran.err
     assert listed(cli, "--all") == [(1, "ended")]
     assert cli("pins", "import", file, "--force").out.splitlines() == [
         "pin 2 of sky on local",
@@ -291,18 +291,15 @@ REFUSED = {
     ),
     "another target": (
         {"target": "remote"},
-        "the history knows no target remote; nothing was imported",
+        "the history has no target remote; nothing was imported",
     ),
     "another model": (
         {"fingerprint": "0123456789ab"},
-        "was taken under 0123456789ab, which local never was: another model?",
+        "was recorded under identity 0123456789ab, which local never had; is it another model? ",
     ),
     "another text": (
         {"revision": "gone"},
-        (
-            "there is no probe sky of revision gone any more: its text has changed; nothing was "
-            "imported"
-        ),
+        "there is no probe sky of revision gone: its text has changed; nothing was imported",
     ),
     "another probe": ({"probe": "rain"}, "there is no probe rain of revision"),
     "no reason": ({"reason": " "}, "pin 1: has no reason"),
@@ -379,4 +376,4 @@ def test_an_ended_pin_judges_no_more_and_is_kept(cli: Command, pinned: Path) -> 
     assert cli("probe", "--json").json["samples"][0]["verdict"] == "unpinned"
     again = cli("pins", "expire", "1")
     assert again.code == 2
-    assert "pin 1 has ended already" in again.err
+    assert "pin 1 is already retired" in again.err
