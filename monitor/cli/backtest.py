@@ -93,14 +93,17 @@ def _of_file(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
     from monitor.daemon.tuning import check_classes  # noqa: PLC0415
-    from monitor.replay.history import of_file  # noqa: PLC0415
-    from monitor.replay.judges import Rules  # noqa: PLC0415
+    from monitor.replay.file import replay_file  # noqa: PLC0415
+    from monitor.judge.evaluator.assessment import Rules  # noqa: PLC0415
 
     if args.since is not None or args.until is not None:
         raise CommandError("--since and --until choose from the history; a file is judged whole")
     rules = Rules(probes=_probes(configured))
-    pasts, notes = of_file(
-        Path(args.file), settings, rules, watcher=None if sketch is None else sketch.watch
+    pasts, notes = replay_file(
+        Path(args.file),
+        settings,
+        rules=rules,
+        watcher=None if sketch is None else sketch.watch,
     )
     check_classes(
         args.wishes,
@@ -122,7 +125,7 @@ def _of_history(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
     from monitor.daemon.tuning import check_classes  # noqa: PLC0415
-    from monitor.replay.history import of_history  # noqa: PLC0415
+    from monitor.replay.history import Period, replay_history  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
     from monitor.store.points import classes_of  # noqa: PLC0415
 
@@ -135,8 +138,13 @@ def _of_history(
             args.wishes, () if configured is None else configured.classes, classes_of(connection)
         )
         pasts = [
-            of_history(
-                connection, row, settings, _rules(row, configured), since, until, watcher=watcher
+            replay_history(
+                connection,
+                row,
+                settings,
+                rules=_rules(row, configured),
+                period=Period(since, until),
+                watcher=watcher,
             )
             for row in rows
         ]
@@ -149,8 +157,8 @@ def _rules(row: Any, configured: Any) -> Any:
     """How often each probe should measure is in the history. A target that is left alone while
     nobody uses it is silent by intention.
     """
-    from monitor.daemon.judging import same_place  # noqa: PLC0415
-    from monitor.replay.judges import Rules  # noqa: PLC0415
+    from monitor.daemon.feed import same_address  # noqa: PLC0415
+    from monitor.judge.evaluator.assessment import Rules  # noqa: PLC0415
 
     target = None if configured is None else configured.target(row.name)
     silent = target is not None and target.when_idle != "run"
@@ -159,7 +167,7 @@ def _rules(row: Any, configured: Any) -> Any:
         for name, every in row.schedule.items()
         if isinstance(every, (int, float))
     }
-    same = target is None or same_place(target)
+    same = target is None or same_address(target)
     return Rules(
         probes=_probes(configured), intervals={} if silent else schedule, same_address=same
     )

@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay the history through a detector that knows nothing, print what it learnt, keep it."""
     from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
     from monitor.daemon.tuning import thresholds  # noqa: PLC0415
-    from monitor.replay.history import of_history  # noqa: PLC0415
-    from monitor.replay.judges import Rules  # noqa: PLC0415
+    from monitor.replay.history import Period, replay_history  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 
     configured, database = found_settings(args), database_of(args)
@@ -58,7 +57,12 @@ def run(args: argparse.Namespace) -> int:
     with reading(database) as connection:
         rows = chosen_rows(connection, args.target)
         pasts = [
-            (row, of_history(connection, row, settings, Rules(), since, now, learn_before=False))
+            (
+                row,
+                replay_history(
+                    connection, row, settings, period=Period(since, now, learn_before=False)
+                ),
+            )
             for row in rows
         ]
     learnt = [(row, past) for row, past in pasts if past.replay.counts["samples"]]
@@ -82,7 +86,7 @@ def _keep(database: str, learnt: list[tuple[Any, Any]], settings: Any) -> None:
     try:
         with engine.begin() as connection:
             for row, past in learnt:
-                detector = past.replay.detector
+                detector = past.replay.drift.detector
                 how: Any = codec(type(detector))
                 armed = tuple(asdict(part) for part in detector.armed(settings))
                 version, state = how.version_under(settings), how.dump(detector)
@@ -100,7 +104,7 @@ def _print(args: argparse.Namespace, pasts: list[tuple[Any, Any]], settings: Any
     from monitor.show.terminal import console  # noqa: PLC0415
 
     records = [
-        (row.name, past.replay.counts, learnt_record(past.replay.detector, settings))
+        (row.name, past.replay.counts, learnt_record(past.replay.drift.detector, settings))
         for row, past in pasts
     ]
     if args.json:

@@ -151,26 +151,25 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _change(args: argparse.Namespace, action: str) -> int:
-    from monitor.alert import incidents  # noqa: PLC0415
+    from monitor.alert.incidents import IncidentLog, get  # noqa: PLC0415
     from monitor.show.records import incident_record  # noqa: PLC0415
     from monitor.store.database import open_writer, reading  # noqa: PLC0415
     from monitor.store.writer import Writer  # noqa: PLC0415
 
     now, number = now_utc(), args.incident
     with reading(database_of(args)) as connection:  # a writer would make a database where none is
-        incidents.get(connection, number)
+        get(connection, number)
     writer = Writer(open_writer(database_of(args)), patient=False)
     try:
         if action == "ack":
-            changed = writer.do(lambda c: incidents.acknowledge(c, number, now, args.note))
+            changed = writer.do(lambda c: IncidentLog(c, now).acknowledge(number, args.note))
         elif action == "close":
+            reason, channels = f"closed by hand: {args.reason}", _channels(args)
             changed = writer.do(
-                lambda c: incidents.close_by_hand(
-                    c, number, now, f"closed by hand: {args.reason}", _channels(args)
-                )
+                lambda c: IncidentLog(c, now, channels).close_by_hand(number, reason)
             )
         else:
-            changed = writer.do(lambda c: incidents.add_note(c, number, now, args.text))
+            changed = writer.do(lambda c: IncidentLog(c, now).add_note(number, args.text))
     finally:
         writer.close()
     if args.json:

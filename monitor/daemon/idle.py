@@ -48,7 +48,7 @@ class IdleLeave:
         turn = self._turns[probe] = self._turns.get(probe, -1) + 1
         return turn % SLOWER == 0
 
-    def stretch(self, now_s: float) -> int | None:
+    def interval_factor(self, now_s: float) -> int | None:
         """By how much the intervals are longer now; None: nothing is expected at all."""
         if self.mode == "run" or not self.unused(now_s):
             return 1

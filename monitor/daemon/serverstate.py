@@ -26,7 +26,7 @@ class ServerState:
     def __init__(self, when_idle: Literal["run", "slower", "skip"]) -> None:
         self.start: Start | None = None
         self.start_id: int | None = None
-        self.leave = IdleLeave(when_idle)
+        self.idle = IdleLeave(when_idle)
         self._last_good: ServerPage | None = None
         self._away = False
         self._warmed: set[str] = set()  # parameter sets that this start has answered well
@@ -66,14 +66,14 @@ class ServerState:
         if page.state == "ok":
             now_s = time.monotonic()
             self._stillness.note(page.engine_steps, now_s)
-            self.leave.note(page.engine_steps, now_s)
+            self.idle.note(page.engine_steps, now_s)
             self._last_good = page
 
     def measured(self, probe: Probe, sample: Sample, after: ServerPage | None) -> None:
         """Take up one canary of ours; the engine steps until `after` were ours."""
         self._last_canary_s = time.monotonic()
         if after is not None:
-            self.leave.ours(after.engine_steps)
+            self.idle.ours(after.engine_steps)
         if sample.outcome is Outcome.OK:
             self._warmed.add(probe.parameter_set)
 

@@ -18,6 +18,7 @@ from monitor.config.settings import TargetSettings
 from monitor.daemon.boost import Boost
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.drift import DriftWatch
+from monitor.daemon.feed import Feed, same_address
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.guard import judged_in_time, only_logged, unreadable
 from monitor.daemon.identity import Keeps
@@ -65,9 +66,8 @@ class TargetWatch(WatchedServer):
         super().__init__(settings, writer, gpus, channels, keeps)
         self.probes = list(probes)
         self.pins: list[Pin] = []
-        self.samples_stored = self.samples_judged = (
-            0  # so that judges look again only when there is something new
-        )
+        self.samples_stored = 0  # so that new samples are judged soon
+        self.feed = Feed(settings.name, self.probes, same_address(settings))
         self._pins_stamp: tuple[int, int, str | None] | None = None
         self._revisions: dict[str, int] = {}
         self._in_flight: list[tuple[bool, Phase]] = []
@@ -191,7 +191,7 @@ class TargetWatch(WatchedServer):
             self.skip(probe.name, "token_budget")
             return Skipped(probe, f"the budget of {self.ledger.limit} tokens an hour is spent")
         before = await self.look()
-        if self._is_daemon and not self.state.leave.wants(probe.name, time.monotonic()):
+        if self._is_daemon and not self.state.idle.wants(probe.name, time.monotonic()):
             self.skip(probe.name, "idle")
             return Skipped(
                 probe, "nobody uses the server, and it is to be left alone then (when_idle)"
@@ -250,8 +250,8 @@ class TargetWatch(WatchedServer):
         """
         if (
             self.drift is None
-            or not self.drift.boosted
-            or self.state.leave.unused(time.monotonic())
+            or not self.drift.suspects
+            or self.state.idle.unused(time.monotonic())
         ):
             return []
         now = datetime.now(UTC)

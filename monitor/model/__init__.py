@@ -28,6 +28,7 @@ from monitor.model.points import (
     GpuPoint,
     Point,
     ServerPoint,
+    known_us,
 )
 from monitor.model.probe import (
     Expectation,
@@ -47,6 +48,10 @@ from monitor.model.sample import (
     SAMPLE_FIELDS,
     Marks,
     Sample,
+)
+from monitor.model.times import (
+    from_us,
+    to_us,
 )
 from monitor.model.words import (
     REGRESSIONS,
@@ -98,4 +103,7 @@ __all__ = [
     "Severity",
     "TokenLogprob",
     "Verdict",
+    "from_us",
+    "known_us",
+    "to_us",
 ]
