@@ -99,8 +99,7 @@ class Feed:
 
     def _earlier(self, connection: Connection, target_id: int, newest: Rows, now: datetime) -> Rows:
         """Returns the last runs, from before the newest ones, of probes with few among them."""
-        before = from_us(min((point.at_us for _, point in newest), default=points.FOR_EVER_US))
-        before = min(before, now)
+        before = min([now, *(from_us(point.at_us) for _, point in newest[:1])])
         runs = Counter(point.probe for _, point in newest)
         judged = Counter(point.probe for _, point in newest if point.verdict in gate.JUDGED)
         found: dict[int, CanaryPoint] = {}

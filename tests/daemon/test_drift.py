@@ -153,7 +153,7 @@ async def test_the_state_of_another_version_is_learnt_anew_from_the_history_and_
     assert stored(history).seen == {"CanaryPoint": 3}
     [row] = history.rows("SELECT note, version FROM detector_state")
     assert "relearnt" in row["note"]
-    assert "state newer" in row["note"]
+    assert "another version of vllm-canary (newer)" in row["note"]
     assert row["version"] == codec(Tally).version_under(DriftSettings())
     assert "relearnt" in caplog.text
 

@@ -386,7 +386,7 @@ async def test_half_a_surrogate_pair_in_an_error_is_a_sample_like_any_other(
 class Suspicious:
     """Drift detection that suspects something, or not."""
 
-    boosted = True
+    suspects = True
 
 
 async def test_while_something_is_suspected_a_probe_runs_more_often_and_pays_from_the_reserve(
@@ -408,7 +408,7 @@ async def test_while_something_is_suspected_a_probe_runs_more_often_and_pays_fro
         scheduled,
         scheduled,
     )
-    watch.drift.boosted = False  # type: ignore[union-attr]
+    watch.drift.suspects = False  # type: ignore[union-attr]
     await asyncio.sleep(0.15)
     assert watch.extras() == []
 
