@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay, print, draw."""
     from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.tuning import thresholds, tried  # noqa: PLC0415
+    from monitor.daemon.detector_settings import thresholds, overridden  # noqa: PLC0415
     from monitor.replay.results import incident_record, print_report, target_record  # noqa: PLC0415
     from monitor.show.driftplot import Sketch  # noqa: PLC0415
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     configured = found_settings(args)
     detector = DetectorSettings() if configured is None else configured.detector
     classes = {} if configured is None else configured.classes
-    settings = thresholds(*tried(detector, classes, args.wishes))
+    settings = thresholds(*overridden(detector, classes, args.wishes))
     sketch = None if args.plot is None else Sketch()
     if args.file is None:
         pasts, notes = _of_history(args, settings, configured, sketch)
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 def _of_file(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
-    from monitor.daemon.tuning import check_classes  # noqa: PLC0415
+    from monitor.daemon.detector_settings import check_classes  # noqa: PLC0415
     from monitor.replay.file import replay_file  # noqa: PLC0415
     from monitor.judge.evaluator.assessment import Rules  # noqa: PLC0415
 
@@ -124,7 +124,7 @@ def _of_file(
 def _of_history(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
-    from monitor.daemon.tuning import check_classes  # noqa: PLC0415
+    from monitor.daemon.detector_settings import check_classes  # noqa: PLC0415
     from monitor.replay.history import Period, replay_history  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
     from monitor.store.points import classes_of  # noqa: PLC0415

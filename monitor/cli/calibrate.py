@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the history through a detector that knows nothing, print what it learnt, keep it."""
     from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.tuning import thresholds  # noqa: PLC0415
+    from monitor.daemon.detector_settings import thresholds  # noqa: PLC0415
     from monitor.replay.history import Period, replay_history  # noqa: PLC0415
     from monitor.store.database import reading  # noqa: PLC0415
 

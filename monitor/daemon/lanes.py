@@ -16,7 +16,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from monitor.daemon.boost import Boost
+from monitor.daemon.extra_runs import ExtraRuns
 from monitor.errors import UserError
 from monitor.model import Probe
 from monitor.store import record
@@ -154,7 +154,7 @@ class Lane:
 class Asking(Protocol):
     """Who asks for runs beside the schedule (TargetWatch)."""
 
-    boost: Boost
+    extra_runs: ExtraRuns
 
     def extras(self) -> list[Probe]:
         """What should run now."""
@@ -168,7 +168,7 @@ async def run_extras(sources: Sequence[tuple[Asking, Lane]]) -> None:
         try:
             await lane.submit(probe)
         finally:
-            asking.boost.forget(probe)
+            asking.extra_runs.cancel(probe)
 
     while True:
         for asking, lane in sources:

@@ -18,7 +18,7 @@ from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.identity import IdentityWatch, Keeps
-from monitor.daemon.serverstate import ServerState
+from monitor.daemon.server_state import ServerState
 from monitor.measure.canary import Canary
 from monitor.measure.server.api import (
     ServerRefusedError,
@@ -77,7 +77,7 @@ class WatchedServer:
             target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
             row = queries.target(connection, self.settings.name)
             if row is not None and row.process_start_id is not None:
-                self.state.take_up(connection, target_id, row.process_start_id)
+                self.state.load(connection, target_id, row.process_start_id)
             return target_id
 
         self.target_id = await self._db(work)

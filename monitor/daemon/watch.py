@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from monitor.config.settings import TargetSettings
-from monitor.daemon.boost import Boost
+from monitor.daemon.extra_runs import ExtraRuns
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.feed import Feed, same_address
 from monitor.daemon.gpus import TargetGpus
-from monitor.daemon.guard import judged_in_time, only_logged, unreadable
+from monitor.daemon.isolation import judged_in_time, only_logged, unreadable
 from monitor.daemon.identity import Keeps
 from monitor.daemon.scoring import scored_shift
 from monitor.daemon.server import WatchedServer
@@ -75,7 +75,7 @@ class TargetWatch(WatchedServer):
         self._class_budgets = dict(class_budgets or {})
         self.ledger = TokenLedger(settings.token_budget_per_hour, (), self._class_budgets)
         self.drift = drift  # None: only the daemon detects drift
-        self.boost = Boost()
+        self.extra_runs = ExtraRuns()
         self.expected_since: datetime | None = (
             None  # while the server was left alone, no sample was expected
         )
@@ -163,7 +163,7 @@ class TargetWatch(WatchedServer):
         tie. Skipped when nothing was sent.
         """
         salt = uuid.uuid4().hex
-        first = await self.run(probe, salt, extra=self.boost.begin(probe, time.monotonic()))
+        first = await self.run(probe, salt, extra=self.extra_runs.begin(probe, time.monotonic()))
         if isinstance(first, Skipped):
             return first
         second: Stored | Skipped | None = None
@@ -256,9 +256,9 @@ class TargetWatch(WatchedServer):
             return []
         now = datetime.now(UTC)
         chosen: list[Probe] = []
-        for probe in self.boost.due(self.probes, time.monotonic()):
+        for probe in self.extra_runs.due(self.probes, time.monotonic()):
             if self.ledger.allows_extra(probe, now, chosen):
-                self.boost.ask(probe)
+                self.extra_runs.request(probe)
                 chosen.append(probe)
         return chosen
 

@@ -18,7 +18,7 @@ from monitor.judge.evaluator.evaluator import Evaluator
 from monitor.model import CanaryPoint, Point, ServerPoint, known_us
 from monitor.replay.incidents import ReplayedIncidents
 
-TICK_US = 10 * SECOND_US  # monitor/daemon/service.py: JUDGE_AT_LEAST_EVERY_S
+TICK_US = 10 * SECOND_US  # monitor/daemon/loops.py: JUDGE_AT_LEAST_EVERY_S
 # readings come every 15 s: after a minute without one the monitor was stopped, and silence before
 # it was not the server's
 UNWATCHED_US = 60 * SECOND_US

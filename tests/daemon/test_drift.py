@@ -372,13 +372,13 @@ def _end(connection: Connection, watch: TargetWatch) -> Any:
 async def test_a_suspicion_raises_the_cadence_until_it_is_well_below(
     history: History, opened: Opened
 ) -> None:
-    watch, boosted = await opened(), []
+    watch, suspected = await opened(), []
     for minute, rate in enumerate((100.0, 60.0, 75.0, 85.0)):
         measured(history, minute, rate)
         judged(history, watch, NOON + minute * MINUTE)
         assert watch.drift is not None
-        boosted.append(watch.drift.suspects)
-    assert boosted == [False, True, True, False]
+        suspected.append(watch.drift.suspects)
+    assert suspected == [False, True, True, False]
 
 
 class Comparing(Tally):

@@ -477,7 +477,7 @@ async def test_a_megabyte_in_a_field_is_a_short_and_printable_detail(
     ("where", "outcome"),
     [
         ("monitor.measure.canary.stream", "malformed"),
-        ("monitor.daemon.serverstate.judge_start", "ok"),
+        ("monitor.daemon.server_state.judge_start", "ok"),
         ("monitor.daemon.server.models", "ok"),
         ("monitor.measure.server.metrics_page.looks_like_metrics", "ok"),
     ],

@@ -44,7 +44,7 @@ def thresholds(detector: DetectorSettings, classes: Classes) -> DriftSettings:
     return DriftSettings(**given, **durations, levels=levels)
 
 
-def tried(
+def overridden(
     detector: DetectorSettings, classes: Classes, wishes: Sequence[str]
 ) -> tuple[DetectorSettings, Classes]:
     """With `detector.KEY=VALUE` and `classes.NAME.ttft=VALUE` in the place of what is configured.
@@ -83,7 +83,7 @@ def tried(
 def check_classes(
     wishes: Sequence[str], configured: Collection[str], measured: Collection[str]
 ) -> None:
-    """A level of a class that nobody knows would be tried on nothing. Raises ConfigError."""
+    """A level of a class that nobody knows would be overridden on nothing. Raises ConfigError."""
     known = sorted({*configured, *measured} - {""})
     for wish in wishes:
         match wish.partition("=")[0].strip().split("."):

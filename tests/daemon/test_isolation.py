@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from histories import a_probe
 
-from monitor.daemon import guard
-from monitor.daemon.guard import TooLongError, judged_in_time, only_logged, within
+from monitor.daemon import isolation
+from monitor.daemon.isolation import TooLongError, judged_in_time, only_logged, within
 from monitor.errors import UserError
 from monitor.measure.stream.answer import Answer
 from monitor.model import Expectation, Outcome, Verdict
