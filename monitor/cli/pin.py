@@ -146,7 +146,7 @@ async def _refuse_unseen_change(watch: Any) -> None:
     """A pin is filed under what the history knows to be served. Where a daemon watches it is the
     daemon that notes a change, and before it has, the pin would be the wrong reference.
     """
-    page = await watch.look()
+    page = await watch.read_page()
     await watch.refresh_identity(page)
     unseen = await watch.identity.unseen(page)
     if not unseen:
@@ -169,7 +169,7 @@ async def _refuse_unseen_change(watch: Any) -> None:
 async def _ask(watch: Any, probe: Probe, args: argparse.Namespace, life: timedelta) -> Recorded:
     """The repeats of one probe. It ends at the first that brings no answer, or a wrong one."""
     from monitor.daemon.oneshot import beside_load  # noqa: PLC0415
-    from monitor.daemon.watch import Skipped  # noqa: PLC0415
+    from monitor.daemon.target import Skipped  # noqa: PLC0415
     from monitor.judge.quality.pinning import unfit  # noqa: PLC0415
     from monitor.measure.stream.answer import observed  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415

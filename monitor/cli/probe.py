@@ -103,7 +103,7 @@ async def _refuse_misfits(watch: Any, probes: Sequence[Probe], directory: Path) 
 
 async def _round(watch: Any, probes: Sequence[Probe], writer: Any) -> list[Any]:
     from monitor.daemon.lanes import lease_name, leased  # noqa: PLC0415
-    from monitor.daemon.watch import Skipped  # noqa: PLC0415
+    from monitor.daemon.target import Skipped  # noqa: PLC0415
     from monitor.show.terminal import progress_console  # noqa: PLC0415
 
     results: list[Any] = []

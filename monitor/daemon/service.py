@@ -24,7 +24,8 @@ from monitor.daemon.judging import schedule_of
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased, run_extras
 from monitor.daemon.loops import Judging, guard_file, read_identities
 from monitor.daemon.schedule import Schedule, watch_clock
-from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.daemon.target import Skipped
+from monitor.daemon.watch import TargetWatch
 from monitor.judge.drift.detector import Detector
 from monitor.measure.gpu.figures import GpuWindow
 from monitor.measure.gpu.state import Timing

@@ -13,8 +13,8 @@ from monitor.daemon.detector_settings import (
     DURATIONS,
     check_classes,
     drift_settings,
-    thresholds,
     overridden,
+    thresholds,
 )
 from monitor.judge.drift.settings import DriftSettings
 

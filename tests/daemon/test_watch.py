@@ -18,7 +18,8 @@ from standin import StandIn
 
 from monitor.config.settings import TargetSettings
 from monitor.daemon.gpus import TargetGpus
-from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.daemon.target import Skipped
+from monitor.daemon.watch import TargetWatch
 from monitor.judge import phase
 from monitor.judge.quality.pinned import PinJudgement
 from monitor.model import Expectation, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Verdict
@@ -346,9 +347,9 @@ async def test_two_that_notice_a_start_at_the_same_moment_write_it_once(
     opened: Opened, quick: StandIn, history: History
 ) -> None:
     watch = await opened()
-    await watch.look()
+    await watch.read_page()
     quick.restart(process_start=quick.state.process_start + 100)
-    await asyncio.gather(*(watch.look() for _ in range(5)))
+    await asyncio.gather(*(watch.read_page() for _ in range(5)))
     assert history.rows("SELECT count(*) AS n FROM process_start") == [{"n": 2}]
 
 
