@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay, print, draw."""
     from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.detector_settings import thresholds, overridden  # noqa: PLC0415
+    from monitor.daemon.detector_settings import overridden, thresholds  # noqa: PLC0415
     from monitor.replay.results import incident_record, print_report, target_record  # noqa: PLC0415
     from monitor.show.driftplot import Sketch  # noqa: PLC0415
 
@@ -93,8 +93,8 @@ def _of_file(
     args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
 ) -> tuple[list[Any], list[str]]:
     from monitor.daemon.detector_settings import check_classes  # noqa: PLC0415
-    from monitor.replay.file import replay_file  # noqa: PLC0415
     from monitor.judge.evaluator.assessment import Rules  # noqa: PLC0415
+    from monitor.replay.file import replay_file  # noqa: PLC0415
 
     if args.since is not None or args.until is not None:
         raise CommandError("--since and --until choose from the history; a file is judged whole")

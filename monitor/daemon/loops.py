@@ -58,7 +58,7 @@ class Judging:
             await asyncio.sleep(JUDGE_EVERY_S)
 
     def _notice_pauses(self, now: datetime) -> None:
-        """After a pause of the whole process, or a clock that was set back, watching starts anew."""
+        """Restarts watching after a pause of the whole process or a clock that was set back."""
         if now < self._last or now - self._last > SLEPT:
             self._since = now
         self._last = now

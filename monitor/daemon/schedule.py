@@ -29,8 +29,8 @@ LEAST_SET_BACK_S = 1.0  # a smaller step back delays a run by no more than itsel
 
 
 async def watch_clock(on_set_back: Callable[[timedelta], None]) -> None:
-    """Calls back whenever the computer's clock was set back, with how far: whatever waits for a time
-    of day would wait until the clock has caught up.
+    """Calls back whenever the computer's clock was set back, with how far: whatever waits for a
+    time of day would wait until the clock has caught up.
 
     A clock that jumps ahead, as after a suspension, needs nothing: what is due runs once.
     """

@@ -112,8 +112,8 @@ class WatchedServer:
         return flight.misfits
 
     async def read_page(self) -> ServerPage:
-        """Reads the metrics page and notes what it says: a new start of the process, and whether the
-        engine made progress.
+        """Reads the metrics page and notes what it says: a new start of the process, and whether
+        the engine made progress.
         """
         page = await self._page.read()
         if self.on_page is not None:

@@ -40,7 +40,7 @@ class IdlePolicy:
         self._steps = steps
 
     def note(self, steps: float | None, now_s: float) -> None:
-        """Takes up any other reading of the counter. Without a counter the server counts as used."""
+        """Takes up any other reading. Without a counter the server counts as used."""
         if steps is None or self._steps is None or steps != self._steps or self._used_s is None:
             self._used_s = now_s
         self._steps = steps

@@ -65,8 +65,8 @@ class Daemon:
         self.web = WebServer(app, *host_port(settings.listen))
 
     async def run(self) -> None:
-        """Runs until SIGTERM or SIGINT. Raises DatabaseError only if the user has to act, for example
-        because the database is newer than this program.
+        """Runs until SIGTERM or SIGINT. Raises DatabaseError only if the user has to act, for
+        example because the database is newer than this program.
         """
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._handle_signals()

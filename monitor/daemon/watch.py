@@ -66,8 +66,8 @@ class TargetWatch(Target):
         retry_of: Stored | None = None,
         extra: bool = False,
     ) -> Stored | Skipped:
-        """Runs one canary: measures it, judges it, hands it to the writer. The future returns the id
-        of the stored sample. An `extra` run was charged to the reserve when it was requested.
+        """Runs one canary: measures it, judges it, hands it to the writer. The future returns the
+        id of the stored sample. An `extra` run was charged to the reserve when it was requested.
         """
         now, reserve = datetime.now(UTC), not self._is_daemon
         if not extra and not self.ledger.allows(probe, now, from_reserve=reserve):

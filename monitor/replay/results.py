@@ -1,4 +1,4 @@
-"""What a replay found, as JSON objects and as a table for people."""
+"""The results of a replay as JSON objects and as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNTS = ("samples", "server_readings", "gpu_readings")  # of a target's record
 
 
 def incident_record(incident: ReplayedIncident) -> dict[str, Any]:
-    """One incident. `paged_at`: when it first was loud enough to wake a person."""
+    """Returns one incident. `paged_at`: when its severity first was `page`."""
     finding = incident.finding
     return {
         "target": finding.target,
@@ -39,7 +39,7 @@ def incident_record(incident: ReplayedIncident) -> dict[str, Any]:
 
 
 def target_record(replay: Replay, begin_us: int | None) -> dict[str, Any]:
-    """What was replayed of one target, and what of detection worked at the end of it."""
+    """Returns what was replayed of one target, and which parts of detection worked at the end."""
     detection = [asdict(part) for part in replay.drift.armed()]
     ends = {"begin": _time(begin_us), "end": _time(replay.now_us or None)}
     return {"name": replay.target, **ends, **replay.counts, "detection": detection}
@@ -50,7 +50,7 @@ def _time(us: int | None) -> str | None:
 
 
 def found_of(found: Sequence[ReplayedIncident]) -> list[Found]:
-    """Incidents as they are drawn."""
+    """Returns incidents as they are drawn."""
     return [
         Found(to_us(e.finding.since), e.closed_us, e.loudest.value, _title(e), paragraph(e.finding))
         for e in found
@@ -63,7 +63,7 @@ def _title(incident: ReplayedIncident) -> str:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """For people."""
+    """Prints a report as text."""
     out = console()
     for target in report["targets"]:
         counted = [(name.replace("_", " "), target[name]) for name in COUNTS]

@@ -1,4 +1,4 @@
-"""The times of nullable columns: `to_us` and `from_us`, and the same where unknown stays unknown."""
+"""`to_us` and `from_us`, and the same for nullable columns, where unknown stays unknown."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ async def test_a_channel_that_was_taken_out_of_the_configuration_is_said_and_not
     await Dispatcher(writer, {}).once()
     assert (delivery(history).state, delivery(history).last_error) == (
         "failed",
-        "the configuration has no channel ops any more",
+        "the configuration no longer has a channel ops",
     )
 
 

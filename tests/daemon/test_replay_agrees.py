@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +44,8 @@ CANARIES: dict[str, dict[str, Any]] = {
 }
 NAMES = ("sky", "pinned")
 TABLES = (
-    "delivery", "incident_event", "finding", "incident", "detector_state", "server_reading", "sample",
+    "delivery", "incident_event", "finding", "incident", "detector_state", "server_reading",
+    "sample",
 )  # fmt: skip
 
 
@@ -70,7 +72,8 @@ quick = st.just([Step(10, None, "ok"), Step(10, None, "quick restart")])
 
 def story(*kinds: Any) -> Any:
     """Many short phases of these kinds."""
-    return st.lists(st.one_of(*kinds), min_size=1, max_size=8).map(lambda few: sum(few, []))
+    phases = st.lists(st.one_of(*kinds), min_size=1, max_size=8)
+    return phases.map(lambda few: list(chain.from_iterable(few)))
 
 
 class Daemon:
@@ -201,7 +204,7 @@ def test_every_kind_of_both_is_among_what_is_compared(history: History) -> None:
     ]
     steps = [
         Step(15, "sky", "good"),
-        *sum(three, []),
+        *chain.from_iterable(three),
         Step(15, "sky", "hung"),
         *[Step(15, None, "refused")] * 3,
         Step(61, None, "restart"),
