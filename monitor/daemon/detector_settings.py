@@ -84,7 +84,7 @@ def overridden(
 def check_classes(
     wishes: Sequence[str], configured: Collection[str], measured: Collection[str]
 ) -> None:
-    """A level of a class that nobody knows would be overridden on nothing. Raises ConfigError."""
+    """Raises ConfigError for a service level of an unknown class: it would have no effect."""
     known = sorted({*configured, *measured} - {""})
     for wish in wishes:
         match wish.partition("=")[0].strip().split("."):

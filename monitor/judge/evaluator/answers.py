@@ -30,10 +30,10 @@ class Answers:
         """Takes up one canary. `earlier` as in LastAnswers.add."""
         if self._last.add(point, earlier=earlier):
             self._new = True
-            shifted = point.logprob_shift is not None and self._last.moved(
-                point.probe, self.rules.pins
-            )
-            self._changed = self._changed or shifted or point.verdict != Verdict.PASS.value
+            if point.verdict != Verdict.PASS or (
+                point.logprob_shift is not None and self._last.moved(point.probe, self.rules.pins)
+            ):
+                self._changed = True
         elif point.verdict == Verdict.UNPINNED:
             self._new = True
 

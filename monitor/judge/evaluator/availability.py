@@ -41,6 +41,8 @@ KINDS = (Kind.SERVER_DOWN, Kind.HUNG, Kind.NO_SAMPLES, Kind.UNKNOWN_LASTING)
 LOOK_BACK = timedelta(hours=1)
 KEPT = 300  # contacts, and runs of a probe, that are kept for one finding
 NEVER_US = 1 << 62
+# plain strings: in a replay of a year, looking them up in the enumerations shows
+_OK, _CANCELLED = Outcome.OK.value, Outcome.CANCELLED.value
 _NOBODY_ANSWERED = frozenset({Outcome.REFUSED.value, Outcome.TIMEOUT.value})
 _BROKE_OFF = frozenset({Outcome.STREAM_ERROR.value, Outcome.TRUNCATED.value})
 
@@ -102,27 +104,29 @@ class Availability:
 
     def canary(self, point: CanaryPoint) -> None:
         """Takes up one canary; one that we cancelled proves nothing."""
-        if point.outcome == Outcome.CANCELLED.value:
+        outcome = point.outcome
+        if outcome == _CANCELLED:
             return
         self.last_us[point.probe] = point.at_us
-        if point.outcome == Outcome.OK.value:
+        if outcome == _OK:
             self._well(point)
         else:
             sample = sample_of(self.target, point)
             self._unwell.setdefault(point.probe, deque(maxlen=KEPT)).append(sample)
             self._contact(contact_of(point))
             self._changed = True
-        self.note_verdict(point)
+        if self.rules.probes:
+            self.note_verdict(point)
 
     def note_verdict(self, point: CanaryPoint) -> None:
         """Keeps the runs of a configured probe since its last judged answer."""
         probe = self.rules.probes.get(point.probe)
-        if probe is None or point.outcome == Outcome.CANCELLED.value:
+        if probe is None or point.outcome == _CANCELLED:
             return
         waits = point.verdict == Verdict.UNKNOWN or (
             probe.pinned and point.verdict == Verdict.UNPINNED
         )
-        if point.outcome == Outcome.OK.value and not waits:
+        if point.outcome == _OK and not waits:
             if self._unjudged.pop(point.probe, None) is not None:
                 self._changed = True
             return
@@ -132,6 +136,10 @@ class Availability:
 
     def server(self, point: ServerPoint) -> None:
         """Takes up one reading of the metrics page."""
+        if point.state == "ok" and not self._failed:  # the common case of a replay
+            if self.rules.same_address:
+                self._answered(point.at_us)
+            return
         contact = page_contact(point, self.rules)
         if contact is not None:
             self._contact(contact)
@@ -160,7 +168,7 @@ class Availability:
     def _well(self, point: CanaryPoint) -> None:
         self._well_us = max(self._well_us, point.at_us)
         self._answered(point.known_us)
-        if self._unwell.pop(point.probe, None) is not None:
+        if self._unwell and self._unwell.pop(point.probe, None) is not None:
             self._changed = True
 
     def _contact(self, contact: Contact) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Iterator, Set
 
-from monitor.judge.evaluator import answers, availability, drift
+from monitor.judge.evaluator import answers, availability
 from monitor.judge.evaluator.answers import Answers
 from monitor.judge.evaluator.assessment import Assessment, Rules
 from monitor.judge.evaluator.availability import Availability
@@ -60,13 +60,12 @@ class Evaluator:
         """Yields the assessments that may differ from the last ones, given the kinds that are
         open now. In a replay of a year nearly every canary is well, and few judges are asked.
         """
-        if self.availability.due(now_us) or _any(availability.KINDS, open_kinds):
+        is_open = bool(open_kinds)
+        if self.availability.due(now_us) or (
+            is_open and not open_kinds.isdisjoint(availability.KINDS)
+        ):
             yield self.availability.assess(now_us, _nothing)
-        if self._answers.due(_any(answers.KINDS, open_kinds)):
+        if self._answers.due(is_open and not open_kinds.isdisjoint(answers.KINDS)):
             yield self._answers.assess(_nothing)
         if self.drift is not None and self.drift.advance(now_us):
             yield self.drift.assess(now_us)
-
-
-def _any(kinds: Collection[Kind], open_kinds: Set[Kind]) -> bool:
-    return bool(open_kinds) and not open_kinds.isdisjoint(kinds)
