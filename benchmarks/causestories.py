@@ -7,7 +7,7 @@ judged twice: as the daemon sees it, and *blind*, as an exporter with its defaul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from heapq import merge
@@ -17,10 +17,11 @@ from tempfile import TemporaryDirectory
 
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.settings import DriftSettings
-from monitor.model import CanaryPoint, Finding, GpuPoint, Pin, PinnedOutput, Point, Severity
+from monitor.judge.evaluator.assessment import Assessment, Rules
+from monitor.judge.evaluator.drift import Drift
+from monitor.model import CanaryPoint, GpuPoint, Pin, PinnedOutput, Point, Severity
 from monitor.replay.csv.points import ReadingCsv, SampleCsv
-from monitor.replay.incidents import Book, Entry
-from monitor.replay.judges import Rules
+from monitor.replay.incidents import ReplayedIncident, ReplayedIncidents
 from monitor.replay.replay import Replay, in_order
 from monitor.simulate.assemble import make_world
 from monitor.simulate.cards import CardKind as GpuKind
@@ -125,12 +126,11 @@ def tell(story: str, variants: Sequence[str], seed: int, gpu: str, folder: Path)
 def _judged(variant: str, seed: int, gpu: str, points: Sequence[Point]) -> Run:
     if variant.endswith(BLIND):
         points = [blinded(point) for point in points]
-    book = Watched()
-    Replay("simulated", Detector(), DriftSettings(), Rules(pins=_pins(points)), book=book).run(
-        points
-    )
+    watched = Watched()
+    drift = Drift("simulated", Detector(), DriftSettings())
+    Replay(drift, Rules(pins=_pins(points)), incidents=watched).run(points)
     felt_min = _felt_min(kind_of(gpu), points) if variant in THERMAL else None
-    return Run(variant, seed, [_said(entry, book) for entry in book.entries], felt_min)
+    return Run(variant, seed, [_said(incident, watched) for incident in watched.all], felt_min)
 
 
 def _pins(points: Iterable[Point]) -> dict[int, Pin]:
@@ -197,50 +197,39 @@ def blinded(point: Point) -> Point:
 
 
 @dataclass(slots=True)
-class Watched(Book):
-    """A book that remembers when each incident became loud, and when it came to its cause. By its
-    number in `entries`.
-    """
+class Watched(ReplayedIncidents):
+    """Incidents with the time when each became loud, and when it came to its cause, by number."""
 
     warned_us: dict[int, int] = field(default_factory=dict)
     named_us: dict[int, int] = field(default_factory=dict)
 
-    def reconcile(
-        self,
-        kinds: Iterable[str],
-        findings: Sequence[Finding],
-        now_us: int,
-        is_over: Callable[[Entry], bool] = lambda _entry: True,
-    ) -> None:
+    def reconcile(self, assessment: Assessment, now_us: int) -> None:
         """As the daemon does, with notes."""
-        before = {id(entry): entry.finding.cause for entry in self.entries}
-        Book.reconcile(self, kinds, findings, now_us, is_over)
-        for number, entry in enumerate(self.entries):
-            if entry.finding.severity is not Severity.INFO:
+        before = {id(incident): incident.cause for incident in self.all}
+        ReplayedIncidents.reconcile(self, assessment, now_us)
+        for number, incident in enumerate(self.all):
+            if incident.severity is not Severity.INFO:
                 self.warned_us.setdefault(number, now_us)
-            if before.get(id(entry), "") != entry.finding.cause:
+            if before.get(id(incident), "") != incident.cause:
                 self.named_us[number] = now_us
 
 
-def _said(entry: Entry, book: Watched) -> Said:
+def _said(incident: ReplayedIncident, watched: Watched) -> Said:
     def minutes(us: int | None) -> float | None:
         return None if us is None else round((us - ONSET_US) / MINUTE_US, 1)
 
-    finding, number = (
-        entry.finding,
-        next(n for n, other in enumerate(book.entries) if other is entry),
-    )
-    opened_min = minutes(entry.opened_us) or 0.0
+    number = next(n for n, other in enumerate(watched.all) if other is incident)
+    opened_min = minutes(incident.opened_us) or 0.0
     return Said(
         opened_min,
-        minutes(entry.closed_us),
-        finding.kind.value,
-        finding.cause.value if finding.cause else "",
-        entry.severity.value,
-        finding.subject,
-        finding.evidence.get("change_pct"),
-        minutes(book.named_us.get(number)) or opened_min,
-        minutes(book.warned_us.get(number)),
+        minutes(incident.closed_us),
+        incident.kind.value,
+        incident.cause.value if incident.cause else "",
+        incident.loudest.value,
+        incident.subject,
+        incident.evidence.get("change_pct"),
+        minutes(watched.named_us.get(number)) or opened_min,
+        minutes(watched.warned_us.get(number)),
     )
 
 

@@ -9,8 +9,16 @@ from typing import Any
 
 from monitor.judge.drift.evidence import Armed
 from monitor.judge.drift.settings import DriftSettings
-from monitor.model import CanaryPoint, Finding, GpuPoint, Kind, Point, ServerPoint, Severity
-from monitor.replay.incidents import as_time
+from monitor.model import (
+    CanaryPoint,
+    Finding,
+    GpuPoint,
+    Kind,
+    Point,
+    ServerPoint,
+    Severity,
+    from_us,
+)
 
 MINUTE_US = 60_000_000
 START_US = 1_772_366_400_000_000  # noon of a Sunday
@@ -61,7 +69,7 @@ class Tally:
             "high_pct": change + 1,
         }
         severity = Severity.PAGE if change < -50 else Severity.WARNING
-        since = as_time(self.slow_since_us)
+        since = from_us(self.slow_since_us)
         return [
             Finding(
                 kind=Kind.SPEED,

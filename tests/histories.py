@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 
-from monitor.alert import incidents
+from monitor.alert.incidents import IncidentLog
 from monitor.model import Finding, Incident, Kind, Outcome, Phase, Probe, Sample, Severity, Verdict
 from monitor.store import record
 from monitor.store.database import open_writer
@@ -154,5 +154,5 @@ class History:
     ) -> Incident:
         """An open incident."""
         return self.do(
-            lambda connection: incidents.report(connection, a_finding(**changes), now, channels)
+            lambda connection: IncidentLog(connection, now, channels).report(a_finding(**changes))
         )

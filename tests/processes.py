@@ -33,11 +33,11 @@ sys.exit(main(sys.argv[2:]))
 """
 PERIODS = {
     "monitor.daemon.schedule.READING_EVERY_S": 0.5,
-    "monitor.daemon.service.JUDGE_EVERY_S": 0.3,
-    "monitor.daemon.service.GPUS_EVERY_S": 0.3,
+    "monitor.daemon.loops.JUDGE_EVERY_S": 0.3,
+    "monitor.daemon.loops.GPUS_EVERY_S": 0.3,
     "monitor.daemon.service.NVML_IDENTITY_EVERY_S": 0.5,
     "monitor.daemon.service.DATABASE_RETRY_S": 0.3,
-    "monitor.daemon.identity.SECOND_LOOK_S": 0.2,
+    "monitor.daemon.identity.SECOND_READING_S": 0.2,
     "monitor.judge.availability.DOWN_SPAN": 1.0,
 }
 

@@ -1,4 +1,4 @@
-"""What every channel is: something that delivers one JSON object or says why it could not."""
+"""The interface of a notification channel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 
 class DeliveryError(Exception):
-    """A notification did not arrive. The text never holds the address: it may be a secret.
+    """A notification was not delivered. The text never contains the address, which may be secret.
 
-    `permanent`: trying again would not help. `attempts`: it may help, but only for so many attempts
-    altogether; None: for a day.
+    `permanent`: retrying would not help. `attempts`: the number of attempts in total; None: retry for
+    a day.
     """
 
     def __init__(self, text: str, permanent: bool = False, attempts: int | None = None) -> None:
@@ -19,13 +19,13 @@ class DeliveryError(Exception):
 
 
 class Channel(Protocol):
-    """One way to reach people."""
+    """A channel that delivers JSON objects."""
 
     @property
     def name(self) -> str:
-        """The name that the configuration gives it."""
+        """The name in the configuration."""
         ...
 
     async def send(self, payload: dict[str, Any]) -> None:
-        """Deliver once. Raises DeliveryError."""
+        """Makes one attempt. Raises DeliveryError."""
         ...

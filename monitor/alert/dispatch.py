@@ -1,4 +1,4 @@
-"""The loop that empties the outbox: claim what is due, send it, note how it went."""
+"""The loop that empties the outbox: reads what is due, sends it, records the result."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ log = logging.getLogger(__name__)
 
 
 def channels_of(settings: Sequence[ChannelSettings]) -> dict[str, Channel]:
-    """The channels of a configuration by name."""
+    """Returns the channels of a configuration by name."""
     return {channel.name: Webhook(channel) for channel in settings}
 
 
 class Dispatcher:
-    """Sends what the outbox holds. Deliveries to different channels do not wait for each other."""
+    """Sends what is in the outbox. Deliveries to different channels do not wait for each other."""
 
     def __init__(self, writer: Writer, channels: dict[str, Channel]) -> None:
         self._writer = writer
         self._channels = channels
-        self._going: dict[str, asyncio.Task[None]] = {}  # what is on its way, by channel
+        self._sending: dict[str, asyncio.Task[None]] = {}  # by channel
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """There may be something new in the outbox: look at once."""
+        """Makes the loop read the outbox at once."""
         self._woken.set()
 
     async def run(self, every_s: float) -> None:
-        """For ever: looks as soon as this process has put something in, when an attempt is due
-        again, and every `every_s` for what other processes have put in. A database that is away is
-        waited for.
+        """Sends for ever: as soon as this process has queued something, when a retry is due, and
+        every `every_s` for what other processes have queued. Waits for a database that is away.
         """
         stop_listening: Callable[[], None] | None = None
         try:
@@ -61,32 +60,32 @@ class Dispatcher:
         finally:
             if stop_listening is not None:
                 stop_listening()
-            for task in self._going.values():
+            for task in self._sending.values():
                 task.cancel()
 
     async def _listen(self) -> Callable[[], None]:
-        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, self.wake)
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, self.wake)
         return await asyncio.wrap_future(
-            self._writer.submit(lambda connection: outbox.on_news(connection.engine, tell))
+            self._writer.submit(lambda connection: outbox.on_news(connection.engine, wake))
         )
 
     async def once(self) -> None:
-        """Send everything that is due now, and wait for it."""
+        """Sends everything that is due now, and waits for it."""
         await self._begin()
-        await asyncio.gather(*self._going.values())
+        await asyncio.gather(*self._sending.values())
 
     async def _begin(self) -> float | None:
-        """Start what is due on every channel that is not at it already; the seconds until another
-        attempt is due, None without one.
+        """Starts what is due on every idle channel. Returns the seconds until the next retry, None
+        without one.
         """
-        now, busy = datetime.now(UTC), list(self._going)
+        now, busy = datetime.now(UTC), list(self._sending)
 
-        def look(connection: Connection) -> tuple[list[outbox.Delivery], datetime | None]:
+        def read(connection: Connection) -> tuple[list[outbox.Delivery], datetime | None]:
             return outbox.due(connection, now, busy=busy), outbox.next_attempt(connection, now)
 
-        due, later = await asyncio.wrap_future(self._writer.submit(look))
+        due, later = await asyncio.wrap_future(self._writer.submit(read))
         for name in dict.fromkeys(delivery.channel for delivery in due):
-            self._going[name] = asyncio.create_task(
+            self._sending[name] = asyncio.create_task(
                 self._deliver_all(name, [d for d in due if d.channel == name])
             )
         return None if later is None else (later - now).total_seconds()
@@ -95,18 +94,18 @@ class Dispatcher:
         try:
             await asyncio.gather(*(self._deliver(delivery) for delivery in deliveries))
         except DatabaseError as error:
-            log.warning("channel=%s what was delivered cannot be noted: %s", channel, error)
+            log.warning("channel=%s the result of a delivery cannot be stored: %s", channel, error)
         else:
-            self.wake()  # what came meanwhile, and what waited for these
+            self.wake()  # for what was queued meanwhile, and what waited for these
         finally:
-            del self._going[channel]
+            del self._sending[channel]
 
     async def _deliver(self, delivery: outbox.Delivery) -> None:
         channel = self._channels.get(delivery.channel)
         try:
             if channel is None:
                 raise DeliveryError(
-                    f"the configuration has no channel {delivery.channel} any more", permanent=True
+                    f"the configuration no longer has a channel {delivery.channel}", permanent=True
                 )
             await _sent(channel, delivery)
         except DeliveryError as error:
@@ -135,12 +134,12 @@ class Dispatcher:
 
 
 async def _sent(channel: Channel, delivery: outbox.Delivery) -> None:
-    """Send. Raises DeliveryError and nothing else."""
+    """Sends a delivery. Raises DeliveryError and nothing else."""
     try:
         await channel.send(delivery.payload)
     except DeliveryError:
         raise
-    # a fault of one channel must not end the loop that serves them all; its text may hold the
+    # an internal error of one channel must not end the loop for all; its text may contain the
     # address
     except Exception as error:
         raise DeliveryError(f"the channel failed with {type(error).__name__}") from None

@@ -1,5 +1,5 @@
-"""Deliveries wait in the database until they are sent: written with the incident, tried with
-back-off, given up after a day.
+"""Deliveries in the database: queued with the incident, retried with back-off, given up after a
+day.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
 
 PAYLOAD_VERSION = 1
-#: Pauses after each failed attempt; the last one repeats.
+#: Pauses after failed attempts; the last one repeats.
 BACK_OFF = tuple(timedelta(seconds=s) for s in (2, 10, 30, 120, 600, 1800))
 GIVE_UP_AFTER = timedelta(hours=24)
-_NEWS = "outbox_news"  # what a connection remembers until its transaction is committed
+_NEWS = "outbox_news"  # set on a connection until its transaction is committed
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One notification of one incident to one channel. `id` stays the same over all attempts."""
+    """One notification to one channel. `id` is the same for all attempts."""
 
     id: str
     incident_id: int | None
@@ -42,7 +42,7 @@ class Delivery:
 
 
 def payload(delivery_id: str, event: str, incident: Incident) -> dict[str, Any]:
-    """What a channel is given: one JSON object, frozen when the event happened (docs/alerts.md)."""
+    """Returns the JSON object that a channel delivers, as of the event (docs/alerts.md)."""
     return {
         "version": PAYLOAD_VERSION,
         "id": delivery_id,
@@ -65,15 +65,15 @@ def payload(delivery_id: str, event: str, incident: Incident) -> dict[str, Any]:
 
 
 def iso(at: datetime) -> str:
-    """ISO 8601 in UTC with a Z, as everywhere in JSON."""
+    """Returns ISO 8601 in UTC with a Z, as everywhere in JSON."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def enqueue(
     connection: Connection, incident: Incident, event: str, now: datetime, channels: Sequence[str]
 ) -> None:
-    """One delivery a channel, in the caller's transaction: an incident and its news are stored
-    together or not at all.
+    """Queues one delivery per channel in the caller's transaction: an incident and its deliveries
+    are stored together or not at all.
     """
     for channel in channels:
         delivery_id = str(uuid.uuid4())
@@ -98,7 +98,7 @@ def add(
     *,
     incident_id: int | None = None,
 ) -> None:
-    """Put one delivery into the outbox, due at once."""
+    """Queues one delivery, due at once."""
     connection.info[_NEWS] = True
     connection.execute(
         insert(t.delivery).values(
@@ -116,28 +116,27 @@ def add(
 
 
 def on_news(engine: Engine, tell: Callable[[], object]) -> Callable[[], None]:
-    """Call `tell`, on the thread that writes, at the end of each transaction that has put something
-    into the outbox, whoever wrote it. Gives back what ends it.
+    """Calls `tell`, on the writing thread, after each transaction that has queued something.
+    Returns a function that stops this.
     """
 
-    told = [tell]
+    listeners = [tell]
 
     def committed(connection: Connection) -> None:
         if connection.info.pop(_NEWS, False):
-            for each in told:
+            for each in listeners:
                 each()
 
     listen(engine, "commit", committed)
-    return (
-        told.clear
-    )  # a listener must not be taken away by one thread while another may be inside it
+    # the listener itself stays: removing it is not safe while another thread may be inside it
+    return listeners.clear
 
 
 def due(
     connection: Connection, now: datetime, limit: int = 20, busy: Collection[str] = ()
 ) -> list[Delivery]:
-    """What should be sent now, in the order it happened; of an incident and channel only the
-    oldest, so that news arrive in order. Nothing for the channels that are `busy`.
+    """Returns what is due now, oldest first; of an incident and channel only the oldest, so that
+    messages arrive in order. Nothing for `busy` channels.
     """
     table, earlier = t.delivery, t.delivery.alias()
     waits = exists().where(
@@ -161,7 +160,7 @@ def due(
 
 
 def mark_sent(connection: Connection, delivery: Delivery, now: datetime) -> None:
-    """It arrived."""
+    """Records a success."""
     values = {
         "state": "sent",
         "attempts": delivery.attempts + 1,
@@ -173,7 +172,7 @@ def mark_sent(connection: Connection, delivery: Delivery, now: datetime) -> None
 
 
 def next_attempt(connection: Connection, now: datetime) -> datetime | None:
-    """When the next delivery falls due after `now`; None: none waits for its time."""
+    """Returns when the next retry after `now` is due; None without one."""
     table = t.delivery
     query = select(func.min(table.c.next_attempt_at_us)).where(
         table.c.state == "pending", table.c.next_attempt_at_us > to_us(now)
@@ -189,24 +188,24 @@ def mark_failed(
     permanent: bool,
     at_most: int | None = None,
 ) -> None:
-    """It did not: try again later, or give up where trying again is no use, `at_most` attempts were
-    made, or a day has passed.
+    """Records a failure: retried later, or given up if it is permanent, after `at_most` attempts or
+    after a day.
     """
     attempts = delivery.attempts + 1
     used_up = at_most is not None and attempts >= at_most
-    over = permanent or used_up or now - delivery.created_at > GIVE_UP_AFTER
+    final = permanent or used_up or now - delivery.created_at > GIVE_UP_AFTER
     pause = BACK_OFF[min(attempts, len(BACK_OFF)) - 1]
     values = {
-        "state": "failed" if over else "pending",
+        "state": "failed" if final else "pending",
         "attempts": attempts,
-        "next_attempt_at_us": None if over else to_us(now + pause),
+        "next_attempt_at_us": None if final else to_us(now + pause),
         "last_error": error,
     }
     connection.execute(update(t.delivery).where(t.delivery.c.id == delivery.id).values(**values))
 
 
 def log(connection: Connection, limit: int | None, channel: str | None = None) -> list[Delivery]:
-    """Deliveries, the newest first."""
+    """Returns deliveries, the newest first."""
     query = select(t.delivery).order_by(t.delivery.c.created_at_us.desc()).limit(limit)
     if channel is not None:
         query = query.where(t.delivery.c.channel == channel)
@@ -214,7 +213,7 @@ def log(connection: Connection, limit: int | None, channel: str | None = None) -
 
 
 def undelivered(connection: Connection, since: datetime) -> int:
-    """How many notifications wait, or were made since then and given up."""
+    """Returns how many notifications are pending, or were queued since then and given up."""
     table = t.delivery
     lately = (table.c.state == "failed") & (table.c.created_at_us >= to_us(since))
     query = select(func.count()).select_from(table).where((table.c.state == "pending") | lately)

@@ -1,4 +1,4 @@
-"""The webhook channel: one POST of one JSON object."""
+"""The webhook channel: POSTs one JSON object."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from monitor.alert.channel import DeliveryError
 from monitor.config.settings import ChannelSettings
 from monitor.config.values import is_loopback
 
-#: A client error is final, but for those that speak of time: time-out, conflict, too early, too
-#: many requests;
+#: Client errors that may pass with time: request time-out, conflict, too early, too many requests.
 TRY_AGAIN = frozenset({408, 409, 425, 429})
-#: and for those that a proxy gives, too, while the receiver behind it is put up anew or its key is
-#: changed: tried for 13 minutes (outbox.BACK_OFF), then given up.
+#: Client errors that a proxy also returns while the receiver behind it restarts or its key is
+#: rotated: retried for 13 minutes (outbox.BACK_OFF), then given up. All others are final.
 MAY_COME_BACK = frozenset({401, 403, 404, 405})
 ATTEMPTS = 6
 
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """Reading the certificate authorities takes 30 to 100 ms: once, and not on the loop that takes
-    time stamps.
+    """Returns the certificate authorities. Reading them takes 30 to 100 ms: done once, and not on
+    the loop that takes time stamps.
     """
     return httpx.create_ssl_context()
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Posts to one address. `Idempotency-Key` carries the delivery's id, as the body does."""
+    """Posts to one address. The `Idempotency-Key` header and the body carry the delivery's id."""
 
     settings: ChannelSettings
 
@@ -45,7 +44,7 @@ class Webhook:
         return self.settings.name
 
     async def send(self, payload: dict[str, Any]) -> None:
-        """Deliver once. Any 2xx is an arrival. Raises DeliveryError."""
+        """Makes one attempt; any 2xx is a success. Raises DeliveryError."""
         try:
             address = self.settings.address()
         except ValueError as error:
@@ -56,12 +55,11 @@ class Webhook:
         }
         parts = urlsplit(address)
         try:
-            # Plain HTTP needs no authorities, and no redirect leads from it to HTTPS.
+            # plain HTTP needs no authorities: redirects to HTTPS are not followed
             verify = await asyncio.to_thread(_authorities) if parts.scheme == "https" else False
             async with (
-                asyncio.timeout(
-                    self.settings.timeout
-                ),  # of the whole: httpx counts each read anew, and an answer may drip
+                # for the whole request: httpx times each read, and an answer may come in drips
+                asyncio.timeout(self.settings.timeout),
                 httpx.AsyncClient(
                     timeout=self.settings.timeout,
                     trust_env=not is_loopback(parts.hostname),
@@ -78,8 +76,8 @@ class Webhook:
 
 
 def refusal(status: int) -> DeliveryError:
-    """What an answer other than 2xx means for the next attempts."""
-    told = f"answered HTTP {status}"
+    """Returns the error for a status other than 2xx, with how often to retry."""
+    text = f"answered HTTP {status}"
     if status in MAY_COME_BACK:
-        return DeliveryError(told, attempts=ATTEMPTS)
-    return DeliveryError(told, permanent=400 <= status < 500 and status not in TRY_AGAIN)
+        return DeliveryError(text, attempts=ATTEMPTS)
+    return DeliveryError(text, permanent=400 <= status < 500 and status not in TRY_AGAIN)

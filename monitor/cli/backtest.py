@@ -16,13 +16,14 @@ from monitor.cli.known import chosen_rows
 from monitor.cli.parsers.replay import BACKTEST_SINCE
 from monitor.config.detector import DetectorSettings
 from monitor.config.settings import ClassSettings, Settings
-from monitor.daemon.judging import same_place
-from monitor.daemon.tuning import check_classes, thresholds, tried
+from monitor.daemon.detector_settings import check_classes, overridden, thresholds
+from monitor.daemon.feed import same_address
 from monitor.errors import REGRESSION, UNMEASURED
 from monitor.judge.drift.settings import DriftSettings
+from monitor.judge.evaluator.assessment import Rules
 from monitor.model import Probe
-from monitor.replay.history import Past, Watcher, of_file, of_history
-from monitor.replay.judges import Rules
+from monitor.replay.file import replay_file
+from monitor.replay.history import Period, ReplayedTarget, Watcher, replay_history
 from monitor.replay.results import found_of, incident_record, print_report, target_record
 from monitor.show.driftplot import Sketch, page
 from monitor.store.database import reading
@@ -63,14 +64,14 @@ def run(args: Namespace) -> int:
 def _thresholds(configured: Settings | None, wishes: Sequence[str]) -> DriftSettings:
     """The configured thresholds, with those of --set instead. Raises ConfigError."""
     detector = DetectorSettings() if configured is None else configured.detector
-    return thresholds(*tried(detector, _classes(configured), wishes))
+    return thresholds(*overridden(detector, _classes(configured), wishes))
 
 
 def _classes(configured: Settings | None) -> Mapping[str, ClassSettings]:
     return {} if configured is None else configured.classes
 
 
-def _has_measured(past: Past) -> bool:
+def _has_measured(past: ReplayedTarget) -> bool:
     return any(past.replay.counts.values())
 
 
@@ -83,12 +84,14 @@ class Backtest:
     thresholds: DriftSettings
     watcher: Watcher | None
 
-    def of_file(self) -> tuple[Sequence[Past], Sequence[str]]:
+    def of_file(self) -> tuple[Sequence[ReplayedTarget], Sequence[str]]:
         """Replays the file; returns its targets, and remarks. Raises UserError."""
         if self.args.since is not None or self.args.until is not None:
             raise CommandError("--since and --until apply to the history; a file is judged whole")
         rules = Rules(probes=self._probes())
-        pasts, notes = of_file(Path(self.args.file), self.thresholds, rules, watcher=self.watcher)
+        pasts, notes = replay_file(
+            Path(self.args.file), self.thresholds, rules=rules, watcher=self.watcher
+        )
         self._check_classes({name for past in pasts for name in past.classes})
         name = self.args.target
         known = [past.replay.target for past in pasts]
@@ -99,7 +102,7 @@ class Backtest:
             )
         return [past for past in pasts if name in {None, past.replay.target}], notes
 
-    def of_history(self) -> tuple[Sequence[Past], Sequence[str]]:
+    def of_history(self) -> tuple[Sequence[ReplayedTarget], Sequence[str]]:
         """Replays the history; returns its targets, and remarks. Raises UserError."""
         now = now_utc()
         since = moment(self.args.since or BACKTEST_SINCE, now)
@@ -108,13 +111,12 @@ class Backtest:
             rows = chosen_rows(connection, self.args.target)
             self._check_classes(classes_of(connection))
             pasts = [
-                of_history(
+                replay_history(
                     connection,
                     row,
                     self.thresholds,
-                    self._rules(row),
-                    since,
-                    until,
+                    rules=self._rules(row),
+                    period=Period(since, until),
                     watcher=self.watcher,
                 )
                 for row in rows
@@ -140,7 +142,7 @@ class Backtest:
         return Rules(
             probes=self._probes(),
             intervals={} if silent else intervals,
-            same_address=target is None or same_place(target),
+            same_address=target is None or same_address(target),
         )
 
     def _probes(self) -> Mapping[str, Probe]:
@@ -173,7 +175,7 @@ def _check_plot(name: str | None, file: str | None) -> None:
         )
 
 
-def _draw(sketch: Sketch, pasts: Sequence[Past], plot: Path, source: str) -> None:
+def _draw(sketch: Sketch, pasts: Sequence[ReplayedTarget], plot: Path, source: str) -> None:
     found = {past.replay.target: found_of(past.incidents) for past in pasts}
     panels = {target: sketch.panels(target, found[target]) for target in found}
     try:

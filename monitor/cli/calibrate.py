@@ -15,13 +15,12 @@ from monitor.cli.configured import found_settings
 from monitor.cli.known import chosen_rows
 from monitor.config.detector import DetectorSettings
 from monitor.config.settings import Settings
+from monitor.daemon.detector_settings import drift_settings, thresholds
 from monitor.daemon.driftstate import codec
-from monitor.daemon.tuning import drift_settings, thresholds
 from monitor.errors import UNMEASURED
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.settings import DriftSettings
-from monitor.replay.history import Past, of_history
-from monitor.replay.judges import Rules
+from monitor.replay.history import Period, ReplayedTarget, replay_history
 from monitor.show.learnt import learnt_record, print_learnt
 from monitor.show.terminal import console
 from monitor.store import detectors
@@ -36,13 +35,13 @@ class Calibrated:
     """A target, its replay, and the detector that learned from it."""
 
     row: TargetRow
-    past: Past
+    replayed: ReplayedTarget
     detector: Detector
 
     @property
     def counts(self) -> Mapping[str, int]:
         """How much was replayed, by kind."""
-        return self.past.replay.counts
+        return self.replayed.replay.counts
 
 
 def run(args: Namespace) -> int:
@@ -70,17 +69,9 @@ def _calibrated(
     connection: Connection, row: TargetRow, settings: DriftSettings, since: str
 ) -> Calibrated:
     now, detector = now_utc(), Detector()
-    past = of_history(
-        connection,
-        row,
-        settings,
-        Rules(),
-        moment(since, now),
-        now,
-        learn_before=False,
-        make=lambda: detector,
-    )
-    return Calibrated(row, past, detector)
+    period = Period(moment(since, now), now, learn_before=False)
+    replayed = replay_history(connection, row, settings, period=period, make=lambda: detector)
+    return Calibrated(row, replayed, detector)
 
 
 def _store(database: str, learned: Sequence[Calibrated], settings: DriftSettings) -> None:
@@ -104,8 +95,8 @@ def _stored(one: Calibrated, settings: DriftSettings, now_us: int) -> detectors.
         version=how.version_under(settings),
         state=how.dump(one.detector),
         armed=tuple(asdict(part) for part in one.detector.armed(settings)),
-        cursor=one.past.end or Cursor(),
-        pin=one.past.pin,
+        cursor=one.replayed.end or Cursor(),
+        pin=one.replayed.pin,
     )
 
 

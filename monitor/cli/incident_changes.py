@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from monitor.alert import incidents
+from monitor.alert.incidents import IncidentLog, get
 from monitor.cli.common import database_of, now_utc, print_json
 from monitor.cli.configured import found_settings
 from monitor.cli.writing import write_once
@@ -20,7 +20,7 @@ from monitor.store.database import reading
 def acknowledge(args: Namespace) -> int:
     """Acknowledges an incident."""
     now = now_utc()
-    return _change(args, lambda c: incidents.acknowledge(c, args.incident, now, args.note))
+    return _change(args, lambda c: IncidentLog(c, now).acknowledge(args.incident, args.note))
 
 
 def close(args: Namespace) -> int:
@@ -30,7 +30,7 @@ def close(args: Namespace) -> int:
     channels = [] if settings is None else [channel.name for channel in settings.channels]
     return _change(
         args,
-        lambda c: incidents.close_by_hand(c, args.incident, now, reason, channels),
+        lambda c: IncidentLog(c, now, channels).close_by_hand(args.incident, reason),
         "" if channels else " (no notification sent: no notification channel is configured)",
     )
 
@@ -38,13 +38,13 @@ def close(args: Namespace) -> int:
 def note(args: Namespace) -> int:
     """Adds a remark to an incident."""
     now = now_utc()
-    return _change(args, lambda c: incidents.add_note(c, args.incident, now, args.text))
+    return _change(args, lambda c: IncidentLog(c, now).add_note(args.incident, args.text))
 
 
 def _change(args: Namespace, work: Callable[[Connection], Incident], remark: str = "") -> int:
     database = database_of(args)
     with reading(database) as connection:  # a writer would create a missing database
-        incidents.get(connection, args.incident)
+        get(connection, args.incident)
     changed = write_once(database, work)
     if args.json:
         print_json({"incidents": [incident_record(changed)]})

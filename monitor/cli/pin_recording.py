@@ -10,7 +10,8 @@ from datetime import timedelta
 from monitor.cli.common import CommandError, now_utc
 from monitor.daemon.oneshot import beside_load
 from monitor.daemon.scoring import scoring_noise
-from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.daemon.target import Skipped
+from monitor.daemon.watch import TargetWatch
 from monitor.errors import UNMEASURED
 from monitor.judge.quality.pinning import doubts, expiry, noise_of, outputs_of, unfit
 from monitor.measure.canary import Measurement
@@ -63,7 +64,7 @@ class Recording:
         """Raises CommandError if the history does not know what is served now: pins are filed under
         the known identity. If a daemon watches the target, recording the change is its task.
         """
-        page = await self.watch.look()
+        page = await self.watch.read_page()
         await self.watch.refresh_identity(page)
         unseen = await self.watch.identity.unseen(page)
         if not unseen:

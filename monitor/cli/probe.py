@@ -17,7 +17,8 @@ from monitor.config.settings import Settings, TargetSettings
 from monitor.daemon.gpus import GpuWatches
 from monitor.daemon.identity import Keeps
 from monitor.daemon.lanes import lease_name, leased
-from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.daemon.target import Skipped
+from monitor.daemon.watch import TargetWatch
 from monitor.errors import REGRESSION, UNMEASURED, USAGE
 from monitor.measure.canary import Measurement
 from monitor.measure.server.api import ServerUnreachableError

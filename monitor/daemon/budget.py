@@ -1,5 +1,5 @@
-"""What canaries have cost in the last hour, and whether one more fits. Pure but for its own
-memory.
+"""The tokens that canaries have cost in the last hour, and whether the budget suffices for one
+more.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from monitor.model import Probe
 
 HOUR = timedelta(hours=1)
-#: Share of the budget that the schedule leaves alone: a suspicion, a retest or a person with
-#: `probe` must be able to measure more often.
+#: Share of the budget that the schedule does not use: it is for extra runs, retests and a person
+#: with `probe`.
 RESERVE = 0.2
 
 
-class Entry(NamedTuple):
-    """What one canary cost. `extra`: it was not on the schedule, and paid from the reserve."""
+class Payment(NamedTuple):
+    """The cost of one canary. `extra`: it was not on the schedule and was paid from the reserve."""
 
     at: datetime
     tokens: int
@@ -27,8 +27,8 @@ class Entry(NamedTuple):
 
 
 class TokenLedger:
-    """Prompt and answer tokens of one target over a sliding hour; filled from the history, so that
-    a restart forgets nothing.
+    """Prompt and answer tokens of one target over a sliding hour, filled from the history at the
+    start.
     """
 
     def __init__(
@@ -39,30 +39,30 @@ class TokenLedger:
     ) -> None:
         self.limit = limit
         self._class_limits = dict(class_limits or {})
-        self._entries: deque[Entry] = deque(self._sorted_out(spent))
+        self._payments: deque[Payment] = deque(self._classified(spent))
         self._prompt_tokens: dict[str, int] = {}
 
-    def _sorted_out(self, spent: Iterable[tuple[datetime, int, str]]) -> list[Entry]:
-        """The history does not tell which were extra: what the schedule could not have spent
-        was.
+    def _classified(self, spent: Iterable[tuple[datetime, int, str]]) -> list[Payment]:
+        """Returns the payments. The history does not say which were extra: those beyond the
+        schedule's share were.
         """
-        entries, scheduled = [], 0
+        payments, scheduled = [], 0
         for at, tokens, traffic_class in sorted(spent):
             extra = scheduled + tokens > self.limit * (1 - RESERVE)
             scheduled += 0 if extra else tokens
-            entries.append(Entry(at, tokens, traffic_class, extra))
-        return entries
+            payments.append(Payment(at, tokens, traffic_class, extra))
+        return payments
 
     def spent(
         self, now: datetime, traffic_class: str | None = None, extra: bool | None = None
     ) -> int:
-        """Tokens in the hour before `now`, of one class or of all, on the schedule or beside it or
-        both. What a clock that was ahead dated to the future counts for nothing: it would keep
-        canaries out for as long.
+        """Returns the tokens of the hour before `now`, of one class or of all, on the schedule,
+        beside it or both. Payments dated in the future by a clock that was ahead do not count: they
+        would block canaries until then.
         """
-        while self._entries and self._entries[0].at <= now - HOUR:
-            self._entries.popleft()
-        recent = [e for e in self._entries if now - HOUR < e.at <= now]
+        while self._payments and self._payments[0].at <= now - HOUR:
+            self._payments.popleft()
+        recent = [e for e in self._payments if now - HOUR < e.at <= now]
         return sum(
             e.tokens
             for e in recent
@@ -70,8 +70,8 @@ class TokenLedger:
         )
 
     def allows(self, probe: Probe, now: datetime, from_reserve: bool = False) -> bool:
-        """Whether the most this probe can cost still fits into its class's budget and into the
-        target's, less the reserve.
+        """Whether the budgets of the class and of the target, less the reserve, suffice for the
+        most that this probe can cost.
         """
         cost = self._most(probe)
         of_class = self._class_limits.get(probe.traffic_class)
@@ -82,8 +82,8 @@ class TokenLedger:
         return self.spent(now, extra=False) + cost <= self.limit * (1 - RESERVE)
 
     def allows_extra(self, probe: Probe, now: datetime, others: Iterable[Probe] = ()) -> bool:
-        """Whether a run beside the schedule fits into the reserve, and into its class's budget with
-        something left for the schedule. `others` were just allowed and have not run yet.
+        """Whether the reserve, and the class's budget less the schedule's share, suffice for an
+        extra run. `others` were just allowed and have not run yet.
         """
         cost = self._most(probe) + sum(self._most(other) for other in others)
         of_class = self._class_limits.get(probe.traffic_class)
@@ -104,27 +104,23 @@ class TokenLedger:
         received: int | None,
         extra: bool = False,
     ) -> None:
-        """Book a canary. What it cost the server beyond what came back to us is not known and not
-        booked.
-        """
+        """Records a canary. Only tokens that came back to us are known and recorded."""
         if prompt_tokens is not None:
             self._prompt_tokens[probe.name] = prompt_tokens
-        self._entries.append(
-            Entry(at, (prompt_tokens or 0) + (received or 0), probe.traffic_class, extra)
+        self._payments.append(
+            Payment(at, (prompt_tokens or 0) + (received or 0), probe.traffic_class, extra)
         )
 
     def clock_set_back(self, by: timedelta) -> None:
-        """What was spent in the last hour was not spent in the future."""
-        self._entries = deque(entry._replace(at=entry.at - by) for entry in self._entries)
+        """Moves the payments back with the clock."""
+        self._payments = deque(payment._replace(at=payment.at - by) for payment in self._payments)
 
     def _most(self, probe: Probe) -> int:
         return self._prompt_tokens.get(probe.name, 0) + probe.max_tokens
 
 
 def hourly_cost(probe: Probe, prompt_tokens: int) -> float | None:
-    """Tokens an hour of a probe that answers as long as it may; None for one that runs by a cron
-    line.
-    """
+    """Returns the most tokens that a probe can cost in an hour; None if it runs by a cron line."""
     runs = 2 if probe.same_salt_twice else 1
     return (
         None

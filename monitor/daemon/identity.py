@@ -1,5 +1,5 @@
-"""Keeps a target's identity in the history: reads it, compares it, and turns a change into a
-trigger in the same transaction.
+"""Keeps a target's identity in the history: reads it, compares it, and reports a change in the same
+transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from monitor.alert import incidents
+from monitor.alert.incidents import IncidentLog
 from monitor.judge import identity as changes
 from monitor.measure.server.identity import Sources, read_identity
 from monitor.model import Change, Fingerprint, FingerprintField, Kind, ServerPage
@@ -25,17 +25,16 @@ from monitor.store.writer import Writer
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 Fields = Mapping[str, FingerprintField]
-SECOND_LOOK_S = (
-    2.0  # a change must be seen twice: during a restart, parts of the old and the new server mix
-)
+# a change must be read twice: during a restart, parts of the old and the new server mix
+SECOND_READING_S = 2.0
 
 
 class Rounds:
-    """When which target's identity is read: each at the start, again every `every_s`, and at once
-    when its GPUs are other ones.
+    """The times at which identities are read: each at the start, again every `every_s`, and at once
+    when a target's GPUs change.
 
-    The second round is spread over the interval, or a fleet would be read in one burst for ever.
-    Pure but for its own memory.
+    The second round is spread over the interval; otherwise a fleet would be read in one burst every
+    time.
     """
 
     def __init__(self, targets: Sequence[str], every_s: float) -> None:
@@ -47,8 +46,8 @@ class Rounds:
         self._gpus: dict[str, object] = {}
 
     def due(self, target: str, now_s: float, gpus: object) -> bool:
-        """Whether to read it now; `GPUs`: what of its GPUs should stay as it is. Saying yes books
-        the reading.
+        """Returns whether to read a target now, and if so schedules its next reading. `gpus`: what
+        should not change about its GPUs.
         """
         due_s = self._due_s.get(target)
         if due_s is not None and now_s < due_s and gpus == self._gpus[target]:
@@ -61,17 +60,15 @@ class Rounds:
 
 
 class Keeps(Enum):
-    """What a watch keeps of the identities that it reads."""
+    """Which of the identities that it reads a process stores."""
 
-    CHANGES = auto()  # the daemon: all of them, and a change opens an incident
-    # a command: where no daemon has ever watched the target, and without an incident, since nobody
-    # is on watch
-    UNWATCHED = auto()
-    NOTHING = auto()  # a command that only looks
+    CHANGES = auto()  # the daemon: all, and a change opens an incident
+    UNWATCHED = auto()  # a command: if no daemon has ever watched the target, without an incident
+    NOTHING = auto()  # a command that only reads
 
 
 class IdentityWatch:
-    """One target's identity. `sources` gives the sources as they are now."""
+    """One target's identity. `sources` returns the sources as they are now."""
 
     def __init__(
         self,
@@ -90,12 +87,12 @@ class IdentityWatch:
         self.current: StoredFingerprint | None = None
 
     async def load(self) -> None:
-        """Take up what the history knows."""
+        """Loads the identity that the history has."""
         self.current = await self._db(lambda c: fingerprints.current(c, self._target_id))
 
     async def is_ours(self) -> bool:
-        """Whether it is on us to notice a change. Once a daemon has watched a target it is the
-        daemon's: it tells people of it too.
+        """Returns whether this process stores changes. Once a daemon has watched a target, only the
+        daemon does, because it also notifies people.
         """
         return await self._db(self._is_ours)
 
@@ -108,8 +105,8 @@ class IdentityWatch:
         return not queries.is_watched(connection, self._target_id)
 
     async def refresh(self, page: ServerPage) -> bool:
-        """Read the identity now and keep it. A change is believed when a second look shows the
-        same; False while it still moves.
+        """Reads the identity and stores it. A change counts if a second reading shows the same one;
+        returns False while it still moves.
         """
         if not await self.is_ours():
             return True
@@ -118,11 +115,11 @@ class IdentityWatch:
             if self.current is not None and (
                 first := changes.compare(self.current.fields, seen.fields).trigger
             ):
-                await asyncio.sleep(SECOND_LOOK_S)
+                await asyncio.sleep(SECOND_READING_S)
                 again = await read_identity(self._sources(), page)
                 if changes.compare(self.current.fields, again.fields).trigger != first:
                     log.info(
-                        "target=%s the configuration is still moving; looking again later",
+                        "target=%s the configuration is still changing; reading it again later",
                         seen.target,
                     )
                     return False
@@ -131,8 +128,8 @@ class IdentityWatch:
         return True
 
     async def unseen(self, page: ServerPage) -> tuple[Change, ...]:
-        """Root fields of the server that are not what the history knows of it; those of the GPUs
-        left out, which move for a moment too.
+        """Returns the root fields of the server that differ from the history, except those of the
+        GPUs, which also change for a moment.
         """
         if self.current is None:
             return ()
@@ -144,7 +141,7 @@ class IdentityWatch:
         )
 
     async def note_system_fingerprint(self, target: str, value: str) -> None:
-        """What an answer says of its server; new to us or changed, it is kept like any other
+        """Stores the `system_fingerprint` of an answer, if it is new or has changed, as any other
         field.
         """
         async with self._lock:
@@ -163,17 +160,13 @@ class IdentityWatch:
                 self.current is not None
                 and changes.compare(self.current.fields, seen.fields).trigger
             ):
-                self.current = None  # what is served now has no name in the history, and gets none
+                self.current = None  # what is served now is not in the history, and is not added
             return
 
         def work(connection: Connection) -> StoredFingerprint | None:
-            if self._is_ours(connection):  # asked again: a daemon may have come since
-                keep(
-                    connection,
-                    self._target_id,
-                    seen,
-                    self._channels if self._keeps is Keeps.CHANGES else None,
-                )
+            if self._is_ours(connection):  # asked again: a daemon may have started since
+                log = IncidentLog(connection, seen.at, self._channels, seen.target)
+                keep(log, self._target_id, seen, announce=self._keeps is Keeps.CHANGES)
             return fingerprints.current(connection, self._target_id)
 
         self.current = await self._db(work)
@@ -182,97 +175,87 @@ class IdentityWatch:
         return await asyncio.wrap_future(self._writer.submit(work))
 
 
-def keep(
-    connection: Connection, target_id: int, seen: Fingerprint, channels: Sequence[str] | None
-) -> None:
-    """Store a reading. Learnt fields go into the same identity; a changed one leads to another with
-    its incident, or back to an earlier. `channels` None: nobody is on watch, and there is no
-    incident.
+def keep(log: IncidentLog, target_id: int, seen: Fingerprint, announce: bool) -> None:
+    """Stores a reading of the identity, dated as the log.
+
+    A newly known field goes into the same identity; a changed one leads to another identity with
+    its incident, or back to an earlier one. `announce` False: no daemon is watching, and no
+    incident is opened.
     """
-    known = fingerprints.current(connection, target_id)
+    c = log.connection
+    known = fingerprints.current(c, target_id)
     if known is None:
-        fingerprints.save(connection, target_id, changes.digest(seen.fields), seen.fields, seen.at)
+        fingerprints.save(c, target_id, changes.digest(seen.fields), seen.fields, seen.at)
         return
     trigger = changes.compare(known.fields, seen.fields).trigger
-    fields: Fields = changes.merged(known.fields, seen.fields)
-    row_id: int | None = known.id
-    if (
-        trigger and changes.digest(fields) != known.digest
-    ):  # otherwise only a soft field moved: reported, but no other identity
-        row_id, fields = _earlier(connection, target_id, known.id, fields)
-    row_id = fingerprints.save(
-        connection, target_id, changes.digest(fields), fields, seen.at, row_id=row_id
-    )
+    row_id, fields = _filed(c, target_id, known, seen)
+    digest = changes.digest(fields)
+    row_id = fingerprints.save(c, target_id, digest, fields, seen.at, row_id=row_id)
     if not trigger:
-        _follow(connection, seen.target, row_id, changes.digest(fields))
-    elif channels is not None and (now := fingerprints.current(connection, target_id)) is not None:
-        _tell(connection, seen, known, now, channels)
+        _follow(log, row_id, digest)
+    elif announce and (now := fingerprints.current(c, target_id)) is not None:
+        _announce(log, seen, known, now)
 
 
-def _tell(
-    connection: Connection,
-    seen: Fingerprint,
-    known: StoredFingerprint,
-    now: StoredFingerprint,
-    channels: Sequence[str],
+def _filed(
+    connection: Connection, target_id: int, known: StoredFingerprint, seen: Fingerprint
+) -> tuple[int | None, Fields]:
+    """Returns the identity that a reading belongs to, None for a new one, with all known fields."""
+    fields: Fields = changes.merged(known.fields, seen.fields)
+    trigger = changes.compare(known.fields, seen.fields).trigger
+    if not trigger or changes.digest(fields) == known.digest:
+        return known.id, fields  # at most a soft field moved: announced, but the same identity
+    return _earlier(connection, target_id, known.id, fields)
+
+
+def _announce(
+    log: IncidentLog, seen: Fingerprint, known: StoredFingerprint, now: StoredFingerprint
 ) -> None:
-    """The incident of a change; where the change undoes an earlier one, the incident of that is
-    closed instead.
+    """Reports the incident of a change. If the change undoes an earlier one, the incident of that
+    one is closed instead.
     """
-    undone = _rolled_back(connection, seen, now.fields, channels)
-    trigger = tuple(
-        change
-        for change in changes.compare(known.fields, seen.fields).trigger
-        if change.field not in undone
-    )
-    if trigger:
+    undone = _close_undone(log, now.fields)
+    triggers = changes.compare(known.fields, seen.fields).trigger
+    left = tuple(change for change in triggers if change.field not in undone)
+    if left:
         evidence = {
             "digest_before": known.digest,
             "digest_after": now.digest,
             "fingerprint_before": known.id,
             "fingerprint_after": now.id,
         }
-        incidents.report(
-            connection,
-            changes.config_change(seen.target, trigger, seen.at, evidence),
-            seen.at,
-            channels,
-        )
+        log.report(changes.config_change(seen.target, left, seen.at, evidence))
 
 
 def _earlier(
     connection: Connection, target_id: int, known_id: int, fields: Fields
 ) -> tuple[int | None, Fields]:
-    """The identity that these fields were once before, with what it knew then; or a new one."""
+    """Returns an earlier identity that had these fields, with all that was known of it; or None."""
     for stored in fingerprints.all_of(connection, target_id):
         if stored.id != known_id and changes.is_same(stored.fields, fields):
             return stored.id, changes.merged(stored.fields, fields)
     return None, fields
 
 
-def _follow(connection: Connection, target: str, row_id: int, digest: str) -> None:
-    """What is learnt of an identity changes its digest; the incident that led to it keeps naming
-    the right one.
+def _follow(log: IncidentLog, row_id: int, digest: str) -> None:
+    """Keeps the digest in the incident that led to an identity up to date: it changes as more of
+    the identity becomes known.
     """
-    for incident in incidents.open_incidents(connection, target, [Kind.CONFIG_CHANGE]):
+    for incident in log.open([Kind.CONFIG_CHANGE]):
         if (
             incident.evidence.get("fingerprint_after") == row_id
             and incident.evidence.get("digest_after") != digest
         ):
-            incidents.set_evidence(connection, incident, {"digest_after": digest})
+            log.note(incident, {"digest_after": digest})
 
 
-def _rolled_back(
-    connection: Connection, seen: Fingerprint, fields: Fields, channels: Sequence[str]
-) -> set[str]:
-    """Close the incidents of which every change is undone by now; the fields that they were
-    about.
-    """
+def _close_undone(log: IncidentLog, fields: Fields) -> set[str]:
+    """Closes the incidents of which every change is undone; returns the fields of these changes."""
     undone = [
         incident
-        for incident in incidents.open_incidents(connection, seen.target, [Kind.CONFIG_CHANGE])
+        for incident in log.open([Kind.CONFIG_CHANGE])
         if incident.changes and changes.is_undone(incident.changes, fields)
     ]
     for incident in undone:
-        incidents.close(connection, incident, seen.at, changes.ROLLED_BACK, channels)
+        log.close(incident, changes.ROLLED_BACK)
     return {change.field for incident in undone for change in incident.changes}

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from monitor.daemon.boost import Boost
+from monitor.daemon.extra_runs import ExtraRuns
 from monitor.errors import UserError
 from monitor.model import Probe
 from monitor.store import record
@@ -32,13 +32,15 @@ class LeaseTakenError(UserError):
 
 
 def lease_name(target: str, capped: bool) -> str:
-    """Uncapped probes have a lane and a lease of their own: a wait of minutes must blind nobody."""
+    """Returns the name of a lane's lease. Uncapped probes have a lane and a lease of their own, so
+    that their waits of minutes do not block the others.
+    """
     return target if capped else f"{target}/uncapped"
 
 
 def holder_name(pid: int | None = None) -> str:
-    """Who holds a lease: a process of this machine and of this pid namespace, this one unless said
-    otherwise.
+    """Returns the name under which a process of this machine and pid namespace holds leases; this
+    process by default.
     """
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - the namespace's number, not a file
@@ -48,8 +50,8 @@ def holder_name(pid: int | None = None) -> str:
 
 
 def is_dead(holder: str) -> bool:
-    """Whether a lease is held by a process that was here and is not any more, as after kill -9. Of
-    other machines nothing is known.
+    """Whether a lease is held by a process of this machine that no longer exists, as after
+    kill -9. Processes of other machines count as alive.
     """
     _, _, pid = holder.rpartition(":")
     if not pid.isdigit() or holder != holder_name(int(pid)):
@@ -65,9 +67,7 @@ def is_dead(holder: str) -> bool:
 
 @asynccontextmanager
 async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None]:
-    """Hold a lease, renewed while held. Raises LeaseTakenError when it cannot be had within
-    `wait_s`.
-    """
+    """Holds a lease and renews it. Raises LeaseTakenError if it is not free within `wait_s`."""
     holder = holder_name()
 
     def take(connection: Connection) -> bool:
@@ -97,14 +97,14 @@ async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None
 
 
 def rotated(due: Sequence[Probe], order: Sequence[str], turn: int) -> list[Probe]:
-    """The due probes in the configured order, begun one further on at each turn."""
+    """Returns the due probes in the configured order, starting one further at each turn."""
     start = turn % len(order) if order else 0
     place = {name: (index - start) % len(order) for index, name in enumerate(order)}
     return sorted(due, key=lambda probe: place[probe.name])
 
 
 class Lane:
-    """Collects what is due and runs it. `run_round` gets the probes of one round in their order."""
+    """Collects what is due and runs it. `run_round` receives the probes of one round in order."""
 
     def __init__(
         self, order: Sequence[str], run_round: Callable[[Sequence[Probe]], Awaitable[None]]
@@ -113,12 +113,11 @@ class Lane:
         self._run_round = run_round
         self._due: dict[str, tuple[Probe, asyncio.Future[None]]] = {}
         self._something = asyncio.Event()
-        self._turns: dict[
-            frozenset[str], int
-        ] = {}  # of each set that falls due together, so that each of them is first in turn
+        # by set of probes that fall due together, so that each of them comes first in turn
+        self._turns: dict[frozenset[str], int] = {}
 
     async def submit(self, probe: Probe) -> None:
-        """Ask for one run of a probe; returns when its round is over."""
+        """Requests one run of a probe; returns when its round has ended."""
         if probe.name in self._due:
             await asyncio.shield(self._due[probe.name][1])
             return
@@ -128,7 +127,7 @@ class Lane:
         await asyncio.shield(future)
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs rounds for ever."""
         while True:
             await self._something.wait()
             await asyncio.sleep(GATHER_S)
@@ -151,29 +150,29 @@ class Lane:
                     future.set_result(None)
 
 
-class Asking(Protocol):
-    """Who asks for runs beside the schedule (TargetWatch)."""
+class ExtraRunSource(Protocol):
+    """A source of runs beside the schedule (TargetWatch)."""
 
-    boost: Boost
+    extra_runs: ExtraRuns
 
     def extras(self) -> list[Probe]:
-        """What should run now."""
+        """Returns the probes that should run now."""
 
 
-async def run_extras(sources: Sequence[tuple[Asking, Lane]]) -> None:
-    """For ever: what is asked for beside the schedule goes into its lane."""
+async def run_extras(sources: Sequence[tuple[ExtraRunSource, Lane]]) -> None:
+    """Submits extra runs to their lanes, for ever."""
     under_way: set[asyncio.Task[None]] = set()
 
-    async def one(asking: Asking, lane: Lane, probe: Probe) -> None:
+    async def one(source: ExtraRunSource, lane: Lane, probe: Probe) -> None:
         try:
             await lane.submit(probe)
         finally:
-            asking.boost.forget(probe)
+            source.extra_runs.cancel(probe)
 
     while True:
-        for asking, lane in sources:
-            for probe in asking.extras():
-                task = asyncio.create_task(one(asking, lane, probe))
+        for source, lane in sources:
+            for probe in source.extras():
+                task = asyncio.create_task(one(source, lane, probe))
                 under_way.add(task)
                 task.add_done_callback(under_way.discard)
         await asyncio.sleep(EXTRAS_EVERY_S)

@@ -1,6 +1,4 @@
-"""What commands that measure once share with the daemon: a watch under its lease, opened and closed
-cleanly.
-"""
+"""A watch for a command that measures once: opened under its lease, and closed cleanly."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ async def watching(
     lease_wait_s: float,
     keeps: Keeps = Keeps.UNWATCHED,
 ) -> AsyncIterator[TargetWatch]:
-    """A watch of one target for one command, alone on its lane. Raises Told where server, database
-    or lease cannot be had.
+    """Yields a watch of one target for one command, alone on its lane. Raises UserError if the
+    server, the database or the lease is not available.
     """
     writer = Writer(open_writer(settings.database), patient=False)
     gpus = GpuWatches([target.watches_gpus])
@@ -54,8 +52,8 @@ async def watching(
 
 @asynccontextmanager
 async def beside_load(watch: TargetWatch, requests: int) -> AsyncIterator[None]:
-    """Keep some long requests running beside what happens inside: other company in the batch, so
-    that near ties show.
+    """Keeps some long requests running meanwhile: with other requests in the batch, near ties
+    show.
     """
     if requests == 0:
         yield
@@ -71,7 +69,7 @@ async def beside_load(watch: TargetWatch, requests: int) -> AsyncIterator[None]:
 
 
 async def _long_request(watch: TargetWatch, number: int) -> None:
-    """One request that goes on until it is cancelled, in pieces that fit any context."""
+    """Sends one request after another until it is cancelled, each short enough for any context."""
     while True:
         body: dict[str, Any] = {
             "prompt": f"Tell a long story, number {number}.",

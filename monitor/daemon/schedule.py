@@ -1,11 +1,13 @@
-"""When which canary is due: APScheduler fires, lanes run, and every run that did not happen is
+"""The schedule of the canaries: APScheduler fires, lanes run, and every run that did not happen is
 counted with its reason.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,14 +22,31 @@ from monitor.model import Probe
 
 log = logging.getLogger(__name__)
 READING_EVERY_S = 15.0
-MAX_MISSED_COUNTED = (
-    1_000_000  # a stop to the walk through a schedule after the clock was set wildly forward
-)
+# bounds the walk through a schedule after the clock was set far forward
+MAX_MISSED_COUNTED = 1_000_000
+CLOCK_EVERY_S = 2.0
+LEAST_SET_BACK_S = 1.0  # a smaller step back delays a run by no more than itself
+
+
+async def watch_clock(on_set_back: Callable[[timedelta], None]) -> None:
+    """Calls back whenever the computer's clock was set back, with how far: whatever waits for a
+    time of day would wait until the clock has caught up.
+
+    A clock that jumps ahead, as after a suspension, needs nothing: what is due runs once.
+    """
+    offset_s = time.time() - time.monotonic()
+    while True:
+        await asyncio.sleep(CLOCK_EVERY_S)
+        before_s, offset_s = offset_s, time.time() - time.monotonic()
+        back_s = before_s - offset_s
+        if back_s >= LEAST_SET_BACK_S:
+            log.warning("the clock was set back by %.0f s; the schedule starts over", back_s)
+            on_set_back(timedelta(seconds=back_s))
 
 
 def trigger_of(probe: Probe, first: datetime) -> Any:
-    """The trigger of a probe. All probes of a target share `first`, so that they fall due together
-    and run back to back.
+    """Returns the trigger of a probe. All probes of a target share `first`, so that they fall due
+    together and run back to back.
     """
     if probe.cron is not None:
         return CronTrigger.from_crontab(probe.cron, timezone=UTC)
@@ -35,7 +54,7 @@ def trigger_of(probe: Probe, first: datetime) -> Any:
 
 
 def runs_missed(trigger: Any, last: datetime, now_due: datetime) -> int:
-    """How many runs a schedule had strictly between two runs that were carried out."""
+    """Returns how many runs a schedule had strictly between two runs that were carried out."""
     missed = 0
     fire = trigger.get_next_fire_time(last, last + timedelta(microseconds=1))
     while fire is not None and fire < now_due and missed < MAX_MISSED_COUNTED:
@@ -77,8 +96,9 @@ class Schedule:
             )
 
     def _triggers(self, now: datetime) -> dict[str, Any]:
-        """Targets start spread over the shortest interval, probes of one target together; the
-        uncapped lane half an interval later, so that the two lanes of a target seldom meet.
+        """Returns the triggers by job. Targets start spread over the shortest interval, the probes
+        of one target together; its uncapped lane half an interval later, so that the two lanes
+        seldom meet.
         """
         found: dict[str, Any] = {}
         for index, watch in enumerate(self._watches):
@@ -95,17 +115,17 @@ class Schedule:
         return found
 
     def start(self) -> None:
-        """Begin."""
+        """Starts to fire."""
         self._scheduler.start()
 
-    def begin_anew(self) -> None:
-        """The clock was set back: what was planned by the old one would wait for hours."""
+    def restart(self) -> None:
+        """Plans all runs again after the clock was set back; the old plan would wait for hours."""
         self._last.clear()
         for job_id, trigger in self._triggers(datetime.now(UTC)).items():
             self._scheduler.reschedule_job(job_id, trigger=trigger)
 
     def stop(self) -> None:
-        """No new runs from now on."""
+        """Ends the schedule; no new run begins."""
         # Jobs that wait for their round are cancelled now, which APScheduler would log as errors
         # with tracebacks.
         logging.getLogger("apscheduler.executors").setLevel(logging.CRITICAL)
@@ -113,14 +133,14 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
 
     def _submitted(self, event: Any) -> None:
-        """A run begins."""
+        """Takes up that a run begins."""
         job = self._jobs.get(event.job_id)
         if job is not None:
             self._due(job, event.job_id, event.scheduled_run_times)
 
     def _due(self, job: tuple[TargetWatch, Probe], job_id: str, times: Sequence[datetime]) -> None:
-        """Runs came due; those that their schedule had since the last ones were swallowed by a
-        pause.
+        """Takes up runs that came due, and counts those that a pause has swallowed since the last
+        ones.
         """
         last = self._last.get(job_id)
         self._last[job_id] = times[-1]

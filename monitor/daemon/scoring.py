@@ -1,5 +1,5 @@
-"""Teacher-forced scores for whoever judges a pin: how far the log-probabilities of a pinned answer
-moved, where another answer came.
+"""Teacher-forced scores: how far the log-probabilities of a pinned answer have shifted when another
+answer came.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 async def scored_shift(
     http: httpx.AsyncClient, probe: Probe, model: str | None, pinned: PinnedOutput
 ) -> tuple[float | None, int]:
-    """The move (root mean square, nat; None where it cannot be told) and the tokens it cost. A
-    server that does not offer it is noted.
+    """Returns the shift (root mean square, nat; None if unknown) and the tokens that it cost. A
+    server that does not support scoring is logged.
     """
     try:
         found = await score(http, probe, model, pinned)
@@ -34,8 +34,8 @@ async def scored_shift(
 async def scoring_noise(
     http: httpx.AsyncClient, probe: Probe, model: str | None, outputs: Sequence[PinnedOutput]
 ) -> float | None:
-    """How far scores lie from what the stream said, with nothing changed: prefill and decode
-    compute in another order.
+    """Returns how far scores differ from the stream's log-probabilities with nothing changed:
+    prefill and decode compute in different orders.
     """
     shifts = [(await scored_shift(http, probe, model, output))[0] for output in outputs]
     return max((shift for shift in shifts if shift is not None), default=None)

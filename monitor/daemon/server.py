@@ -18,7 +18,7 @@ from monitor.config.problems import Problem
 from monitor.config.settings import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.identity import IdentityWatch, Keeps
-from monitor.daemon.serverstate import ServerState
+from monitor.daemon.server_state import ServerState
 from monitor.measure.canary import Canary
 from monitor.measure.server.api import (
     ServerRefusedError,
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 class WatchedServer:
-    """What is known of one server between two looks at it. `keeps`: of its identity, and so whether
-    this is the daemon or a command.
+    """One server and what is known about it between two readings. `keeps`: what it stores of the
+    identity; CHANGES makes it the daemon's.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class WatchedServer:
         self.on_page: Callable[[str, ServerPage], None] | None = None
 
     async def take_up(self) -> None:
-        """Take up what the history knows of this server."""
+        """Loads what the history has of this server."""
         now = datetime.now(UTC)
 
         def work(connection: Connection) -> int:
             target_id = record.ensure_target(connection, self.settings.name, self.settings.url, now)
             row = queries.target(connection, self.settings.name)
             if row is not None and row.process_start_id is not None:
-                self.state.take_up(connection, target_id, row.process_start_id)
+                self.state.load(connection, target_id, row.process_start_id)
             return target_id
 
         self.target_id = await self._db(work)
@@ -87,11 +87,11 @@ class WatchedServer:
         await self.identity.load()
 
     def fingerprint_digest(self) -> str | None:
-        """What is being served, as far as the history knows."""
+        """Returns the digest of what is served, if the history knows it."""
         return None if self.identity.current is None else self.identity.current.digest
 
     async def find_model(self) -> None:
-        """Learn the served model's name where the configuration does not give it. Raises what
+        """Finds the served model's name if the configuration does not give it. Raises what
         monitor.measure.server.api raises, and SeveralModelsError.
         """
         if self.settings.model is not None:
@@ -99,8 +99,8 @@ class WatchedServer:
         self.canary.model = the_one_model(self.settings.url, await models(self._http))
 
     async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
-        """Probes that this server's context cannot hold, and the model's name on the way. Raises as
-        find_model does.
+        """Returns the probes that exceed this server's context, and finds the model's name. Raises
+        as find_model does.
         """
         served = await models(self._http)
         self.canary.model = self.settings.model or the_one_model(self.settings.url, served)
@@ -111,9 +111,9 @@ class WatchedServer:
         await flight.probe_lengths(probes, directory)
         return flight.misfits
 
-    async def look(self) -> ServerPage:
-        """Read the metrics page and note what it tells: a new start of the process, and whether the
-        engine moved.
+    async def read_page(self) -> ServerPage:
+        """Reads the metrics page and notes what it says: a new start of the process, and whether
+        the engine made progress.
         """
         page = await self._page.read()
         if self.on_page is not None:
@@ -141,11 +141,11 @@ class WatchedServer:
         self.state.note(page)
 
     def _restarted(self) -> None:
-        """What a start of the process makes void."""
+        """Drops what a new start of the process invalidates."""
 
     async def refresh_identity(self, page: ServerPage | None = None) -> None:
-        """Read the identity now; a server that does not answer leaves it due."""
-        page = page or await self.look()
+        """Reads the identity; it stays due if the server does not answer."""
+        page = page or await self.read_page()
         try:
             served = await models(self._http)
             if self.settings.model is None:
@@ -157,10 +157,10 @@ class WatchedServer:
         self._identity_due = not await self.identity.refresh(page)
 
     async def store_reading(self) -> ServerPage:
-        """One reading of the metrics page between canaries, stored: a batch job between two
-        canaries must not be invisible.
+        """Reads and stores the metrics page between canaries, so that a batch job between two of
+        them is visible.
         """
-        page = await self.look()
+        page = await self.read_page()
         start_id = self.state.start_id
         self.writer.submit(
             lambda c: record.insert_server_reading(c, self.target_id, page, start_id)
@@ -170,7 +170,7 @@ class WatchedServer:
         return page
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         await self._http.aclose()
 
     def _sources(self) -> Sources:
@@ -184,8 +184,8 @@ class WatchedServer:
 
 
 def _client(settings: TargetSettings) -> httpx.AsyncClient:
-    """The client; a key or a certificate that is missing is said, and shows in each sample as what
-    the server makes of it.
+    """Returns the client. A missing key or certificate is logged, and each sample shows how the
+    server responds to it.
     """
     try:
         return client_of(settings)

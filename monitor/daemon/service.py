@@ -1,4 +1,4 @@
-"""The daemon itself: opens what it needs, starts the loops, says how it is, and stops cleanly."""
+"""The daemon: opens what it needs, starts the loops, reports its state, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from monitor.alert.dispatch import Dispatcher, channels_of
-from monitor.config.settings import Settings
+from monitor.config.settings import Settings, TargetSettings
 from monitor.config.values import host_port
 from monitor.daemon import systemd
-from monitor.daemon.clock import watch_clock
+from monitor.daemon.detector_settings import drift_settings
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.gpus import GpuWatches
-from monitor.daemon.guard import only_logged
-from monitor.daemon.identity import Rounds
-from monitor.daemon.judging import close_departed, judge_target, schedule_of
+from monitor.daemon.judging import schedule_of
 from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased, run_extras
-from monitor.daemon.schedule import Schedule
-from monitor.daemon.tuning import drift_settings
-from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.daemon.loops import Judging, guard_file, read_identities
+from monitor.daemon.schedule import Schedule, watch_clock
+from monitor.daemon.target import Skipped
+from monitor.daemon.watch import TargetWatch
 from monitor.judge.drift.detector import Detector
 from monitor.measure.gpu.figures import GpuWindow
 from monitor.measure.gpu.state import Timing
@@ -34,27 +33,19 @@ from monitor.model import GpuEvent, Outcome, Probe, Sample, Verdict
 from monitor.show.prometheus import Exporter
 from monitor.show.web import WebServer, application
 from monitor.store import record
-from monitor.store.database import DatabaseError, file_of, open_writer, shown
+from monitor.store.database import DatabaseError, open_writer, shown
 from monitor.store.writer import Writer
 
 log = logging.getLogger(__name__)
-# threads parse and write beside the loop that takes time stamps: 5 ms, the default, is too long a
-# turn
+# other threads parse and write beside the loop that takes time stamps: a turn of 5 ms, the default,
+# is too long
 SWITCH_INTERVAL_S = 0.0005
-JUDGE_EVERY_S = 2.0
-JUDGE_AT_LEAST_EVERY_S = 10.0
-DEPARTED_EVERY_S = 60.0
-# for what other processes, such as `incidents close`, want told; our own news wakes the dispatcher
+# for deliveries that other processes queue, such as `incidents close`; our own wake the dispatcher
 OUTBOX_EVERY_S = 5.0
-IDENTITY_EVERY_S = 180.0
-GPUS_EVERY_S = 5.0  # how often it is asked whether driver or GPUs changed; asking costs nothing
 NVML_IDENTITY_EVERY_S = 20.0
 DATABASE_RETRY_S = 10.0
-GUARD_EVERY_S = 5.0
-SLEPT = timedelta(
-    seconds=30
-)  # a judge that comes this late was stopped or suspended: silence before it was ours
 CENSORED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
+Lanes = dict[str, tuple[Lane, Lane]]  # by target: the capped and the uncapped one
 
 
 class Daemon:
@@ -68,24 +59,17 @@ class Daemon:
         self._watches: list[TargetWatch] = []
         self._writer: Writer | None = None
         self._beat_s = time.monotonic()
-        self._fates: dict[tuple[str, str], str] = {}  # how each probe fared the last time
+        self._results: dict[tuple[str, str], str] = {}  # of each probe's last run
         self._stopping = asyncio.Event()
         app = application(self._exporter.text, self._not_alive, self._not_ready)
         self.web = WebServer(app, *host_port(settings.listen))
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT. Raises DatabaseError only where the mend is the user's (a newer
-        database).
+        """Runs until SIGTERM or SIGINT. Raises DatabaseError only if the user has to act, for
+        example because the database is newer than this program.
         """
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(
-            signal.SIGHUP,
-            log.info,
-            "SIGHUP: the configuration is read at the start only; restart to take up changes",
-        )
+        self._handle_signals()
         self.web.start()
         beating = asyncio.create_task(self._beat())
         systemd.notify("READY=1", "STATUS=starting")
@@ -100,8 +84,15 @@ class Daemon:
                 await asyncio.to_thread(self._writer.close)
             self.web.stop()
 
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        ignored = "SIGHUP ignored: the configuration is read only at startup; restart to reload it"
+        loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
+
     async def _open_database(self) -> Writer | None:
-        """The history, waited for as long as it takes; None when we are stopped first."""
+        """Returns the history, waiting for it as long as it takes; None if we are stopped first."""
         while not self._stopping.is_set():
             try:
                 return Writer(await asyncio.to_thread(open_writer, self._settings.database))
@@ -118,79 +109,73 @@ class Daemon:
         return None
 
     async def _watch(self, writer: Writer) -> None:
-        """Start everything, wait for the end, stop everything."""
-        gpu = self._gpu_watches(writer)
-        gpu.start()
-        budgets = {
-            name: c.token_budget_per_hour
-            for name, c in self._settings.classes.items()
-            if c.token_budget_per_hour is not None
-        }
-        thresholds = drift_settings(self._settings)
+        """Starts everything, waits for the end, stops everything."""
+        gpus = self._gpu_watches(writer)
+        gpus.start()
         for target in self._settings.targets:
-            drift = DriftWatch(target.name, thresholds, Detector)
-            gpus = gpu.of(target.watches_gpus)
-            watch = TargetWatch(
-                target,
-                self._probes,
-                writer,
-                gpus,
-                list(self._channels),
-                class_budgets=budgets,
-                drift=drift,
-            )
-            await watch.load()
-            writer.submit(
-                partial(
-                    record.note_schedule,
-                    target_id=watch.target_id,
-                    schedule=schedule_of(self._probes),
-                )
-            )
-            watch.on_skip, watch.on_page = self._exporter.skipped, self._exporter.page
-            self._watches.append(watch)
+            self._watches.append(await self._start_watch(target, writer, gpus))
         lanes = {watch.settings.name: self._lanes(watch, writer) for watch in self._watches}
-        schedule_of_all = Schedule(self._watches, lanes)
-        dispatcher = Dispatcher(writer, self._channels)
-
-        def clock_set_back(by: timedelta) -> None:
-            schedule_of_all.begin_anew()
-            for watch in self._watches:
-                watch.ledger.clock_set_back(by)
-
-        loops = [asyncio.create_task(lane.run()) for pair in lanes.values() for lane in pair]
-        works = (
-            self._judge(writer),
-            self._identities(),
-            self._guard_file(),
-            watch_clock(clock_set_back),
-        )
-        loops += [asyncio.create_task(work) for work in works]
-        loops.append(asyncio.create_task(dispatcher.run(OUTBOX_EVERY_S)))
-        loops.append(
-            asyncio.create_task(
-                run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches])
-            )
-        )
+        schedule = Schedule(self._watches, lanes)
+        loops = [asyncio.create_task(loop) for loop in self._loops(writer, lanes, schedule)]
         gc.collect()
-        # what lives as long as the daemon is looked through once: with 200 targets each full
-        # collection stopped us for 90 ms
+        # what lives as long as the daemon is scanned only once: with 200 targets every full
+        # collection stopped the loop for 90 ms
         gc.freeze()
-        schedule_of_all.start()
+        schedule.start()
         try:
             await self._until_stopped(loops)
         finally:
-            schedule_of_all.stop()
+            schedule.stop()
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            gpu.stop()
+            gpus.stop()
             for watch in self._watches:
                 await watch.close()
 
+    async def _start_watch(
+        self, target: TargetSettings, writer: Writer, gpus: GpuWatches
+    ) -> TargetWatch:
+        watch = TargetWatch(
+            target,
+            self._probes,
+            writer,
+            gpus.of(target.watches_gpus),
+            list(self._channels),
+            class_budgets={
+                name: chosen.token_budget_per_hour
+                for name, chosen in self._settings.classes.items()
+                if chosen.token_budget_per_hour is not None
+            },
+            drift=DriftWatch(target.name, drift_settings(self._settings), Detector),
+        )
+        await watch.load()
+        schedule = schedule_of(self._probes)
+        writer.submit(partial(record.note_schedule, target_id=watch.target_id, schedule=schedule))
+        watch.on_skip, watch.on_page = self._exporter.skipped, self._exporter.page
+        return watch
+
+    def _loops(
+        self, writer: Writer, lanes: Lanes, schedule: Schedule
+    ) -> list[Coroutine[None, None, None]]:
+        def clock_set_back(by: timedelta) -> None:
+            schedule.restart()
+            for watch in self._watches:
+                watch.ledger.clock_set_back(by)
+
+        return [
+            *(lane.run() for pair in lanes.values() for lane in pair),
+            Judging(writer, self._watches, list(self._channels), self._exporter).run(),
+            read_identities(self._watches),
+            guard_file(self._settings.database),
+            watch_clock(clock_set_back),
+            Dispatcher(writer, self._channels).run(OUTBOX_EVERY_S),
+            run_extras([(watch, lanes[watch.settings.name][0]) for watch in self._watches]),
+        ]
+
     async def _until_stopped(self, loops: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for a signal; a loop that ends by itself is a fault of ours, and ends the daemon so
-        that it is restarted.
+        """Waits for a signal. A loop that ends by itself is an internal error and ends the daemon,
+        so that it is restarted.
         """
         stopping = asyncio.create_task(self._stopping.wait())
         done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
@@ -219,21 +204,24 @@ class Daemon:
         order = [probe.name for probe in watch.probes]
 
         def lane(capped: bool) -> Lane:
-            async def one_round(due: Sequence[Probe]) -> None:
-                try:
-                    async with leased(writer, lease_name(watch.settings.name, capped), wait_s=60.0):
-                        for probe in due:
-                            await self._one(watch, probe)
-                except LeaseTakenError as error:
-                    log.warning("target=%s %s", watch.settings.name, error)
-                    for probe in due:
-                        watch.skip(probe.name, "lease")
-                except DatabaseError as error:
-                    log.warning("target=%s a round was given up: %s", watch.settings.name, error)
-
-            return Lane(order, one_round)
+            name = lease_name(watch.settings.name, capped)
+            return Lane(order, partial(self._one_round, watch, writer, name))
 
         return lane(True), lane(False)
+
+    async def _one_round(
+        self, watch: TargetWatch, writer: Writer, lease: str, due: Sequence[Probe]
+    ) -> None:
+        try:
+            async with leased(writer, lease, wait_s=60.0):
+                for probe in due:
+                    await self._one(watch, probe)
+        except LeaseTakenError as error:
+            log.warning("target=%s %s", watch.settings.name, error)
+            for probe in due:
+                watch.skip(probe.name, "lease")
+        except DatabaseError as error:
+            log.warning("target=%s a round was given up: %s", watch.settings.name, error)
 
     async def _one(self, watch: TargetWatch, probe: Probe) -> None:
         results = await watch.run_all(probe)
@@ -249,96 +237,19 @@ class Daemon:
                 await watch.canary.hold_off(measured.sample.waiting)
 
     def _log(self, sample: Sample, detail: str | None) -> None:
-        """A probe that fares otherwise than the last time is news; the rest is in the history."""
-        fate = f"{sample.outcome.value}/{sample.verdict.value}"
-        before = self._fates.get((sample.target, sample.probe))
-        self._fates[sample.target, sample.probe] = fate
+        """Logs a result that differs from the probe's last one; the rest is in the history."""
+        result = f"{sample.outcome.value}/{sample.verdict.value}"
+        before = self._results.get((sample.target, sample.probe))
+        self._results[sample.target, sample.probe] = result
         well = sample.outcome is Outcome.OK and sample.verdict is not Verdict.FAIL
-        level = (
-            logging.DEBUG
-            if fate == before or (well and before is None)
-            else logging.INFO
-            if well
-            else logging.WARNING
-        )
-        told = f" ({detail})" if detail else ""
-        log.log(level, "target=%s probe=%s %s%s", sample.target, sample.probe, fate, told)
-
-    async def _judge(self, writer: Writer) -> None:
-        """Soon after new samples, and every ten seconds without any. A pause of the whole process
-        is noticed here and not taken for silence of the server.
-        """
-        channels = list(self._channels)
-        since = last = datetime.now(UTC)
-        seen: dict[str, tuple[int, float]] = {}
-        departed_s = 0.0
-        while True:
-            now = datetime.now(UTC)
-            if time.monotonic() >= departed_s:
-                departed_s = time.monotonic() + DEPARTED_EVERY_S
-                own = [watch.settings.name for watch in self._watches]
-                writer.submit(partial(close_departed, own=own, now=now, channels=channels))
-            since = (
-                now if now < last or now - last > SLEPT else since
-            )  # we were stopped, or the clock was set back
-            last = now
-            for watch in self._watches:
-                stored, judged_s = seen.get(watch.settings.name, (-1, 0.0))
-                if (
-                    stored == watch.samples_stored
-                    and time.monotonic() - judged_s < JUDGE_AT_LEAST_EVERY_S
-                ):
-                    continue
-                seen[watch.settings.name] = (watch.samples_stored, time.monotonic())
-                work = partial(
-                    judge_target, watch=watch, watching_since=since, now=now, channels=channels
-                )
-                try:
-                    with only_logged("target=%s cannot be judged", watch.settings.name):
-                        await watch.reload_pins()
-                        self._exporter.incidents(
-                            watch.settings.name, await asyncio.wrap_future(writer.submit(work))
-                        )
-                except DatabaseError as error:
-                    log.warning("target=%s cannot be judged: %s", watch.settings.name, error)
-            await asyncio.sleep(JUDGE_EVERY_S)
-
-    async def _guard_file(self) -> None:
-        """A history that was moved or deleted while it was open takes every write and shows none:
-        say so and end, to be started anew.
-        """
-        database = self._settings.database
-        opened = await asyncio.to_thread(file_of, database)
-        while True:
-            await asyncio.sleep(GUARD_EVERY_S)
-            if (
-                opened is not None and await asyncio.to_thread(file_of, database) != opened
-            ):  # None: it is no file
-                break
-        raise DatabaseError(
-            f"the history {shown(database)} was moved, replaced or deleted while it was open: "
-            "what is measured would be lost. "
-            "Start vllm-canary again; stop it first when the history is to be moved"
-        )
-
-    async def _identities(self) -> None:
-        """Read every target's identity now, every few minutes, and when the driver or a GPU
-        changed; after a restart of the server the watch does it by itself.
-        """
-        rounds = Rounds([watch.settings.name for watch in self._watches], IDENTITY_EVERY_S)
-        while True:
-            for watch in self._watches:
-                name = watch.settings.name
-                if not rounds.due(name, time.monotonic(), watch.gpus.settled()):
-                    continue
-                try:
-                    await watch.refresh_identity()
-                except DatabaseError as error:
-                    log.warning("target=%s the identity cannot be kept: %s", name, error)
-            await asyncio.sleep(GPUS_EVERY_S)
+        level = logging.INFO if well else logging.WARNING
+        if result == before or (well and before is None):
+            level = logging.DEBUG
+        shown_detail = f" ({detail})" if detail else ""
+        log.log(level, "target=%s probe=%s %s%s", sample.target, sample.probe, result, shown_detail)
 
     async def _beat(self) -> None:
-        """Proves that the loop turns: to systemd's watchdog and to /healthz."""
+        """Proves that the loop turns, to systemd's watchdog and to /healthz."""
         every_s = min(systemd.watchdog_interval_s() or 5.0, 5.0)
         while True:
             self._beat_s = time.monotonic()
@@ -353,7 +264,7 @@ class Daemon:
 
     def _not_alive(self) -> list[str]:
         late_s = time.monotonic() - self._beat_s
-        return [f"the measuring loop has not turned for {late_s:.0f} s"] if late_s > 30 else []
+        return [f"the measuring loop has been blocked for {late_s:.0f} s"] if late_s > 30 else []
 
     def _not_ready(self) -> list[str]:
         if self._writer is None:

@@ -1,5 +1,5 @@
-"""Telling systemd how we are: READY, STATUS, WATCHDOG and STOPPING as datagrams (sd_notify(3)).
-Without systemd it does nothing.
+"""Notifications to systemd: READY, STATUS, WATCHDOG and STOPPING as datagrams (sd_notify(3)).
+Without systemd they do nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import socket
 
 
 def notify(*lines: str) -> None:
-    """Send state lines such as READY=1. A supervisor that does not listen is no reason to fail."""
+    """Sends state lines such as READY=1. Fails silently if the supervisor does not listen."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -24,8 +24,8 @@ def notify(*lines: str) -> None:
 
 
 def watchdog_interval_s() -> float | None:
-    """How often to say WATCHDOG=1: at half the time that systemd waits, as sd_watchdog_enabled(3)
-    advises; None where it does not wait.
+    """Returns how often to send WATCHDOG=1: half of systemd's time-out, as sd_watchdog_enabled(3)
+    advises; None without a time-out.
     """
     usec = os.environ.get("WATCHDOG_USEC")
     pid = os.environ.get("WATCHDOG_PID")

@@ -34,6 +34,7 @@ from monitor.model.points import (
     GpuPoint,
     Point,
     ServerPoint,
+    known_us,
 )
 from monitor.model.probe import (
     Expectation,
@@ -113,5 +114,6 @@ __all__ = [
     "TokenLogprob",
     "Verdict",
     "from_us",
+    "known_us",
     "to_us",
 ]

@@ -104,3 +104,8 @@ class ServerPoint(NamedTuple):
 
 
 Point = CanaryPoint | GpuPoint | ServerPoint
+
+
+def known_us(point: Point) -> int:
+    """Returns when a point was known: a canary when its answer had ended."""
+    return point.known_us if isinstance(point, CanaryPoint) else point.at_us

@@ -1,101 +1,111 @@
-"""The incidents of a replay: opened, updated and closed by the rules of the daemon's own
-(monitor/alert/incidents.py).
+"""The incidents of a replay: what the daemon would have opened, updated and closed
+(monitor/alert/lifecycle.py), in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from monitor.model import Finding, Severity
+from monitor.alert.lifecycle import Opened, Refreshed, Resolved, Transition, Updated, reconcile
+from monitor.judge.evaluator.assessment import Assessment
+from monitor.model import Cause, Change, Finding, Kind, Severity, from_us
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOUDNESS = {Severity.INFO: 0, Severity.WARNING: 1, Severity.PAGE: 2}
 Key = tuple[str, str, str]
 
 
-def as_us(at: datetime) -> int:
-    """Integer UTC microseconds."""
-    return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def as_time(us: int) -> datetime:
-    """The moment, in UTC."""
-    return _EPOCH + timedelta(microseconds=us)
-
-
 @dataclass(slots=True)
-class Entry:
-    """One incident as the daemon would have opened it. `finding` is the last one with its key;
-    `severity` the loudest it reached.
-    """
+class ReplayedIncident:
+    """One incident. `finding` is its last one, `loudest` the highest severity that it reached."""
 
     opened_us: int
-    severity: Severity
     finding: Finding
+    loudest: Severity
     closed_us: int | None = None
-    pages_us: int | None = None  # when it first was a page, which is what wakes a person
-    updates: int = 0  # how often it changed severity, cause or what had changed: each is a message
+    paged_us: int | None = None  # when its severity first was `page`
+    updates: int = 0  # changes of severity, cause or changed fields: each is a message
 
     @property
     def key(self) -> Key:
         """Kind, target and subject."""
         return self.finding.key
 
-    def figure(self, name: str) -> Any:
-        """`metric`, `change_pct`, `low_pct` or `high_pct`, where the finding has such a figure;
-        else None.
-        """
-        return self.finding.evidence.get(name)
+    @property
+    def kind(self) -> Kind:
+        """What was seen."""
+        return self.finding.kind
+
+    @property
+    def subject(self) -> str:
+        """The probe, GPU or channel that it is about."""
+        return self.finding.subject
+
+    @property
+    def severity(self) -> Severity:
+        """The severity now."""
+        return self.finding.severity
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause now."""
+        return self.finding.cause
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The changed fields of the configuration."""
+        return self.finding.changes
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """The figures of the last finding."""
+        return self.finding.evidence
+
+    @property
+    def opened_at(self) -> datetime:
+        """When it opened."""
+        return from_us(self.opened_us)
 
 
 @dataclass(slots=True)
-class Book:
-    """All incidents of a replay in the order in which they opened."""
+class ReplayedIncidents:
+    """All incidents of a replay, in the order in which they opened."""
 
-    entries: list[Entry] = field(default_factory=list)
-    _open: dict[Key, Entry] = field(default_factory=dict)
+    all: list[ReplayedIncident] = field(default_factory=list)
+    _open: dict[Key, ReplayedIncident] = field(default_factory=dict)
+    open_kinds: set[Kind] = field(default_factory=set)
 
-    def is_open(self, kinds: Iterable[str]) -> bool:
-        """Whether one of these kinds is open now."""
-        if not self._open:
-            return False
-        wanted = set(kinds)
-        return any(key[0] in wanted for key in self._open)
+    def reconcile(self, assessment: Assessment, now_us: int) -> None:
+        """Makes the open incidents of the assessment's kinds agree with it."""
+        open_now = [i for i in self._open.values() if i.kind in assessment.kinds]
+        for step in reconcile(open_now, assessment):
+            self._apply(step, now_us)
 
-    def reconcile(
-        self,
-        kinds: Iterable[str],
-        findings: Sequence[Finding],
-        now_us: int,
-        is_over: Callable[[Entry], bool] = lambda _entry: True,
-    ) -> None:
-        """Make the open incidents of these kinds agree with what was found just now."""
-        for finding in findings:
-            self._report(finding, now_us)
-        if len(self._open) == 0:
-            return
-        wanted, keys = set(kinds), {finding.key for finding in findings}
-        for key, entry in list(self._open.items()):
-            if key[0] in wanted and key not in keys and is_over(entry):
-                entry.closed_us = now_us
-                del self._open[key]
+    def _apply(self, step: Transition[ReplayedIncident], now_us: int) -> None:
+        match step:
+            case Opened(finding):
+                self._note(self._opened(finding, now_us), finding, now_us)
+            case Updated(incident, finding):
+                incident.updates += 1
+                self._note(incident, finding, now_us)
+            case Refreshed(incident, finding):
+                self._note(incident, finding, now_us)
+            case Resolved(incident):
+                incident.closed_us = now_us
+                del self._open[incident.key]
+                self.open_kinds = {each.kind for each in self._open.values()}
 
-    def _report(self, finding: Finding, now_us: int) -> None:
-        entry = self._open.get(finding.key)
-        if entry is None:
-            entry = self._open[finding.key] = Entry(now_us, finding.severity, finding)
-            self.entries.append(entry)
-        else:
-            before = entry.finding
-            entry.updates += (finding.severity, finding.cause, finding.changes) != (
-                before.severity,
-                before.cause,
-                before.changes,
-            )
-            entry.finding = finding
-            entry.severity = max(entry.severity, finding.severity, key=_LOUDNESS.__getitem__)
-        if finding.severity is Severity.PAGE and entry.pages_us is None:
-            entry.pages_us = now_us
+    def _opened(self, finding: Finding, now_us: int) -> ReplayedIncident:
+        incident = ReplayedIncident(now_us, finding, finding.severity)
+        self.all.append(incident)
+        self._open[incident.key] = incident
+        self.open_kinds.add(incident.kind)
+        return incident
+
+    def _note(self, incident: ReplayedIncident, finding: Finding, now_us: int) -> None:
+        incident.finding = finding
+        incident.loudest = max(incident.loudest, finding.severity, key=_LOUDNESS.__getitem__)
+        if finding.severity is Severity.PAGE and incident.paged_us is None:
+            incident.paged_us = now_us

@@ -1,4 +1,4 @@
-"""What a replay found, as JSON objects and as a table for people."""
+"""The results of a replay as JSON objects and as a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from monitor.replay.incidents import Entry, as_time, as_us
+from monitor.model import from_us, to_us
+from monitor.replay.incidents import ReplayedIncident
 from monitor.replay.replay import Replay
 from monitor.show.driftplot import Found
 from monitor.show.findings import paragraph
@@ -19,53 +20,51 @@ FIGURES = ("metric", "change_pct", "low_pct", "high_pct")
 COUNTS = ("samples", "server_readings", "gpu_readings")  # of a target's record
 
 
-def incident_record(entry: Entry) -> dict[str, Any]:
-    """One incident. `paged_at`: when it first was loud enough to wake a person."""
-    finding = entry.finding
+def incident_record(incident: ReplayedIncident) -> dict[str, Any]:
+    """Returns one incident. `paged_at`: when its severity first was `page`."""
+    finding = incident.finding
     return {
         "target": finding.target,
         "kind": finding.kind.value,
         "subject": finding.subject,
-        "severity": entry.severity.value,
+        "severity": incident.loudest.value,
         "cause": None if finding.cause is None else finding.cause.value,
-        "opened_at": _time(entry.opened_us),
-        "closed_at": _time(entry.closed_us),
-        "paged_at": _time(entry.pages_us),
+        "opened_at": _time(incident.opened_us),
+        "closed_at": _time(incident.closed_us),
+        "paged_at": _time(incident.paged_us),
         "since": iso(finding.since),
-        **{name: entry.figure(name) for name in FIGURES},
+        **{name: finding.evidence.get(name) for name in FIGURES},
         "summary": paragraph(finding),
         "evidence": dict(finding.evidence),
     }
 
 
 def target_record(replay: Replay, begin_us: int | None) -> dict[str, Any]:
-    """What was replayed of one target, and what of detection worked at the end of it."""
-    detection = [asdict(part) for part in replay.detector.armed(replay.settings)]
+    """Returns what was replayed of one target, and which parts of detection worked at the end."""
+    detection = [asdict(part) for part in replay.drift.armed()]
     ends = {"begin": _time(begin_us), "end": _time(replay.now_us or None)}
     return {"name": replay.target, **ends, **replay.counts, "detection": detection}
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else iso(as_time(us))
+    return None if us is None else iso(from_us(us))
 
 
-def found_of(entries: Sequence[Entry]) -> list[Found]:
-    """Incidents as they are drawn."""
+def found_of(found: Sequence[ReplayedIncident]) -> list[Found]:
+    """Returns incidents as they are drawn."""
     return [
-        Found(
-            as_us(e.finding.since), e.closed_us, e.severity.value, _title(e), paragraph(e.finding)
-        )
-        for e in entries
+        Found(to_us(e.finding.since), e.closed_us, e.loudest.value, _title(e), paragraph(e.finding))
+        for e in found
     ]
 
 
-def _title(entry: Entry) -> str:
-    cause = "" if entry.finding.cause is None else f", {entry.finding.cause.value}"
-    return f"{entry.finding.kind.value} of {entry.finding.subject}{cause}"
+def _title(incident: ReplayedIncident) -> str:
+    cause = "" if incident.finding.cause is None else f", {incident.finding.cause.value}"
+    return f"{incident.finding.kind.value} of {incident.finding.subject}{cause}"
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """For people."""
+    """Prints a report as text."""
     out = console()
     for target in report["targets"]:
         counted = [(name.replace("_", " "), target[name]) for name in COUNTS]

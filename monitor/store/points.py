@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, String, cast, func, select
 
-from monitor.model import CanaryPoint, GpuPoint, ServerPoint
+from monitor.model import CanaryPoint, GpuPoint, Outcome, ServerPoint, Verdict
 from monitor.store import tables as t
 from monitor.store.times import to_us
 
@@ -98,6 +98,67 @@ def canaries_after(
     return [(row[0], _canary(row)) for row in connection.execute(query)]
 
 
+def newest_canaries(
+    connection: Connection, target_id: int, since: datetime, limit: int
+) -> list[tuple[int, CanaryPoint]]:
+    """Returns the newest samples of a target since a moment, in the order in which they were
+    stored, each with its id.
+    """
+    newest = select(t.sample.c.id).where(t.sample.c.started_at_us >= to_us(since))
+    return _newest(connection, target_id, newest, limit)
+
+
+def last_runs(
+    connection: Connection,
+    target_id: int,
+    probe: str,
+    before: datetime,
+    limit: int,
+    verdicts: Collection[Verdict] = (),
+) -> list[tuple[int, CanaryPoint]]:
+    """Returns the newest samples of a probe from before a moment, however long ago they were; only
+    those with one of the verdicts, if any is given.
+    """
+    revisions = (
+        select(t.probe_revision.c.id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .where(t.probe.c.name == probe)
+    )
+    newest = select(t.sample.c.id).where(
+        t.sample.c.revision_id.in_(revisions), t.sample.c.started_at_us < to_us(before)
+    )
+    if verdicts:
+        newest = newest.where(t.sample.c.verdict.in_(sorted(verdicts)))
+    return _newest(connection, target_id, newest, limit)
+
+
+def _newest(
+    connection: Connection, target_id: int, ids: Select[tuple[int]], limit: int
+) -> list[tuple[int, CanaryPoint]]:
+    own = ids.where(t.sample.c.target_id == target_id)
+    newest = own.order_by(t.sample.c.started_at_us.desc()).limit(limit)
+    wanted = list(connection.execute(newest).scalars())
+    query = _canary_select(target_id).where(t.sample.c.id.in_(wanted)).order_by(t.sample.c.id)
+    return [(row[0], _canary(row)) for row in connection.execute(query)]
+
+
+def last_starts(connection: Connection, target_id: int) -> dict[str, int]:
+    """Returns the start of each probe's newest sample, cancelled ones left out."""
+    newest = (
+        select(func.max(t.sample.c.id))
+        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
+        .where(t.sample.c.target_id == target_id, t.sample.c.outcome != Outcome.CANCELLED.value)
+        .group_by(t.probe_revision.c.probe_id)
+    )
+    query = (
+        select(t.probe.c.name, t.sample.c.started_at_us)
+        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
+        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
+        .where(t.sample.c.id.in_(newest))
+    )
+    return {str(name): int(us) for name, us in connection.execute(query)}
+
+
 def servers_after(
     connection: Connection,
     target_id: int,
@@ -171,9 +232,9 @@ def cursor_at(
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of one target's history as three streams: the rows after `begin`, up to those of
-    `end` themselves.
+class HistoryInterval:
+    """An interval of one target's history as three streams: the rows after `begin`, up to and with
+    those of `end`.
     """
 
     connection: Connection

@@ -13,8 +13,6 @@ from monitor.model import GpuEvent, Outcome, Phase, Sample, Verdict
 from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
 
-JUDGED = frozenset({Verdict.PASS.value, Verdict.NEAR_TIE.value, Verdict.FAIL.value})
-
 
 @dataclass(frozen=True, slots=True)
 class SampleFilter:
@@ -89,66 +87,20 @@ def samples(connection: Connection, wanted: SampleFilter, limit: int | None = No
     return [_sample(row) for row in reversed(connection.execute(query).all())]
 
 
-def newest_id(connection: Connection) -> int:
-    """The number of the sample that was stored last, whosever it is; 0 where there is none."""
-    return int(connection.execute(select(func.max(t.sample.c.id))).scalar() or 0)
-
-
-def samples_after(connection: Connection, target_id: int, after: int) -> list[Sample]:
-    """Samples of a target with greater numbers, in the order in which they were stored, which is
-    the order in which they were known.
-    """
-    own = (
-        func.coalesce(t.sample.c.target_id, None) == target_id
-    )  # by number: SQLite would rather read every row of the target
-    ids = list(
-        connection.execute(select(t.sample.c.id).where(t.sample.c.id > after, own)).scalars()
-    )
-    rows = (
-        connection.execute(
-            _sample_select().where(t.sample.c.id.in_(ids)).order_by(t.sample.c.id)
-        ).all()
-        if ids
-        else []
-    )
-    return [_sample(row) for row in rows]
-
-
-def last_judged(
-    connection: Connection, target_id: int, probe: str, before: datetime, limit: int
-) -> list[Sample]:
-    """A probe's newest runs from before a moment that have a verdict, oldest first, however long
-    ago they were. It reads back through the target's history until it has so many.
-    """
-    revisions = (
-        select(t.probe_revision.c.id)
+def detail(connection: Connection, target_id: int, probe: str, started_at: datetime) -> str | None:
+    """Returns the stored sentence about one sample's failure."""
+    query = (
+        select(t.sample.c.detail)
+        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
         .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
-        .where(t.probe.c.name == probe)
+        .where(
+            t.sample.c.target_id == target_id,
+            t.sample.c.started_at_us == to_us(started_at),
+            t.probe.c.name == probe,
+        )
+        .order_by(t.sample.c.id.desc())
     )
-    own = (
-        t.sample.c.target_id == target_id,
-        t.sample.c.revision_id.in_(revisions),
-        t.sample.c.verdict.in_(sorted(JUDGED)),
-    )
-    newest = (
-        select(t.sample.c.id)
-        .where(*own, t.sample.c.started_at_us < to_us(before))
-        .order_by(t.sample.c.started_at_us.desc())
-    )
-    ids = list(connection.execute(newest.limit(limit)).scalars())
-    rows = (
-        connection.execute(
-            _sample_select().where(t.sample.c.id.in_(ids)).order_by(t.sample.c.started_at_us)
-        ).all()
-        if ids
-        else []
-    )
-    return [_sample(row) for row in rows]
-
-
-def detail(connection: Connection, sample_id: int) -> str | None:
-    """The sentence about one sample's failure."""
-    found = connection.execute(select(t.sample.c.detail).where(t.sample.c.id == sample_id)).scalar()
+    found = connection.execute(query).scalar()
     return None if found is None else str(found)
 
 
@@ -269,23 +221,6 @@ def revision_id(connection: Connection, probe: str, digest: str) -> int | None:
     )
     found = connection.execute(query).scalar()
     return None if found is None else int(found)
-
-
-def newest_details(connection: Connection, target_name: str, since: datetime) -> dict[str, str]:
-    """The newest sentence about a failure of each probe."""
-    query = (
-        select(t.probe.c.name, t.sample.c.detail)
-        .join(t.probe_revision, t.probe_revision.c.probe_id == t.probe.c.id)
-        .join(t.sample, t.sample.c.revision_id == t.probe_revision.c.id)
-        .join(t.target, t.target.c.id == t.sample.c.target_id)
-        .where(
-            t.target.c.name == target_name,
-            t.sample.c.started_at_us >= to_us(since),
-            t.sample.c.detail.is_not(None),
-        )
-        .order_by(t.sample.c.started_at_us)
-    )
-    return {str(row[0]): str(row[1]) for row in connection.execute(query)}
 
 
 def warmed_parameter_sets(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from monitor.alert import incidents, outbox
-from monitor.alert.incidents import IncidentError
+from monitor.alert.incidents import IncidentError, IncidentLog
+from monitor.judge.evaluator.assessment import Assessment
 from monitor.model import Cause, Change, Finding, Incident, Kind, Severity
 from monitor.show.findings import paragraph
 
@@ -34,7 +35,7 @@ def report(
     history: History, finding: Finding, minutes: int = 0, channels: tuple[str, ...] = ("ops",)
 ) -> Incident:
     """A finding that holds some minutes after noon."""
-    return history.do(lambda c: incidents.report(c, finding, NOON + minutes * MINUTE, channels))
+    return history.do(lambda c: IncidentLog(c, NOON + minutes * MINUTE, channels).report(finding))
 
 
 def told(history: History) -> list[str]:
@@ -50,8 +51,8 @@ def get(history: History, incident: Incident) -> Incident:
 def close(history: History, incident: Incident, minutes: int = 1) -> None:
     """It is over."""
     history.do(
-        lambda c: incidents.close(
-            c, incident, NOON + minutes * MINUTE, "the server answers again", ("ops",)
+        lambda c: IncidentLog(c, NOON + minutes * MINUTE, ("ops",)).close(
+            incident, "the server answers again"
         )
     )
 
@@ -194,7 +195,7 @@ def test_closing_twice_is_told_once(history: History) -> None:
 
 def test_a_transaction_that_fails_leaves_neither_incident_nor_message(history: History) -> None:
     def work(c: Any) -> None:
-        incidents.report(c, a_finding(), NOON, ("ops",))
+        IncidentLog(c, NOON, ("ops",)).report(a_finding())
         raise ValueError("on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
@@ -215,7 +216,11 @@ def test_reconciling_opens_what_is_found_and_closes_what_is_over(history: Histor
     other_target = report(history, a_finding(target="remote"))
     found = [a_finding(kind=Kind.NO_SAMPLES, subject="sky"), a_finding(kind=Kind.HUNG)]
     judged = (Kind.SERVER_DOWN, Kind.NO_SAMPLES, Kind.HUNG)
-    history.do(lambda c: incidents.reconcile(c, "local", judged, found, NOON + MINUTE, ("ops",)))
+    history.do(
+        lambda c: IncidentLog(c, NOON + MINUTE, ("ops",), "local").reconcile(
+            Assessment(judged, found)
+        )
+    )
     still = {i.key for i in history.do(incidents.open_incidents)}
     assert still == {stays.key, other_kind.key, other_target.key, ("hung", "local", "local")}
     assert get(history, over).close_reason is not None
@@ -223,8 +228,8 @@ def test_reconciling_opens_what_is_found_and_closes_what_is_over(history: Histor
 
 def test_acknowledging_is_kept_with_its_note_and_sends_nothing(history: History) -> None:
     incident = report(history, a_finding())
-    history.do(lambda c: incidents.acknowledge(c, incident.id, NOON + MINUTE, "on it"))
-    history.do(lambda c: incidents.acknowledge(c, incident.id, NOON + 2 * MINUTE, "again"))
+    history.do(lambda c: IncidentLog(c, NOON + MINUTE).acknowledge(incident.id, "on it"))
+    history.do(lambda c: IncidentLog(c, NOON + 2 * MINUTE).acknowledge(incident.id, "again"))
     assert get(history, incident).acknowledged_at == NOON + MINUTE
     events = history.do(lambda c: incidents.events(c, incident.id))
     assert [(e["event"], e["text"]) for e in events][1:] == [
@@ -237,7 +242,7 @@ def test_acknowledging_is_kept_with_its_note_and_sends_nothing(history: History)
 def test_a_note_may_be_added_after_the_end(history: History) -> None:
     incident = report(history, a_finding())
     close(history, incident)
-    history.do(lambda c: incidents.add_note(c, incident.id, NOON + 2 * MINUTE, "it was the fan"))
+    history.do(lambda c: IncidentLog(c, NOON + 2 * MINUTE).add_note(incident.id, "it was the fan"))
     last = history.do(lambda c: incidents.events(c, incident.id))[-1]
     assert last == {"at": NOON + 2 * MINUTE, "event": "note", "text": "it was the fan"}
 
@@ -245,8 +250,8 @@ def test_a_note_may_be_added_after_the_end(history: History) -> None:
 def test_closing_by_hand_keeps_the_reason_and_tells_it(history: History) -> None:
     incident = report(history, a_finding())
     history.do(
-        lambda c: incidents.close_by_hand(
-            c, incident.id, NOON + MINUTE, "closed by hand: planned work", ("ops",)
+        lambda c: IncidentLog(c, NOON + MINUTE, ("ops",)).close_by_hand(
+            incident.id, "closed by hand: planned work"
         )
     )
     assert get(history, incident).close_reason == "closed by hand: planned work"
@@ -257,9 +262,9 @@ def test_what_cannot_be_done_with_an_incident_is_a_sentence_and_2(history: Histo
     incident = report(history, a_finding())
     close(history, incident)
     attempts = {
-        "is closed": lambda c: incidents.acknowledge(c, incident.id, NOON, None),
-        "already closed": lambda c: incidents.close_by_hand(c, incident.id, NOON, "x", ()),
-        "no incident 99": lambda c: incidents.add_note(c, 99, NOON, "x"),
+        "is closed": lambda c: IncidentLog(c, NOON).acknowledge(incident.id, None),
+        "already closed": lambda c: IncidentLog(c, NOON).close_by_hand(incident.id, "x"),
+        "no incident 99": lambda c: IncidentLog(c, NOON).add_note(99, "x"),
     }
     for sentence, attempt in attempts.items():
         with pytest.raises(IncidentError, match=sentence) as error:
@@ -297,7 +302,9 @@ def test_whatever_is_found_in_whatever_order_no_key_is_open_twice_and_openings_a
         findings = [KEYS[index] for index in sorted(found)]
         now = NOON + minute * MINUTE
         history.do(
-            lambda c, f=findings, n=now: incidents.reconcile(c, "local", kinds, f, n, ("ops",))
+            lambda c, f=findings, n=now: IncidentLog(c, n, ("ops",), "local").reconcile(
+                Assessment(kinds, f)
+            )
         )
         assert {i.key for i in history.do(incidents.open_incidents)} == {f.key for f in findings}
     for finding in KEYS:

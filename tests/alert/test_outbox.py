@@ -14,9 +14,10 @@ from histories import NOON, History, a_finding
 from sqlalchemy import Connection
 from webhooks import Receiver
 
-from monitor.alert import incidents, outbox
+from monitor.alert import outbox
 from monitor.alert.channel import Channel, DeliveryError
 from monitor.alert.dispatch import Dispatcher, channels_of
+from monitor.alert.incidents import IncidentLog
 from monitor.alert.outbox import BACK_OFF, Delivery
 from monitor.alert.webhook import ATTEMPTS
 from monitor.config.settings import ChannelSettings
@@ -87,7 +88,7 @@ def closed(
     history: History, incident: Any, channels: tuple[str, ...], at: datetime = NOON + MINUTE
 ) -> None:
     """The end of an incident, told."""
-    history.do(lambda c: incidents.close(c, incident, at, "over", channels))
+    history.do(lambda c: IncidentLog(c, at, channels).close(incident, "over"))
 
 
 def test_a_new_message_is_due_at_once(history: History) -> None:
@@ -280,7 +281,7 @@ async def test_a_channel_that_was_taken_out_of_the_configuration_is_said_and_not
     await Dispatcher(writer, {}).once()
     assert (delivery(history).state, delivery(history).last_error) == (
         "failed",
-        "the configuration has no channel ops any more",
+        "the configuration no longer has a channel ops",
     )
 
 
@@ -315,7 +316,7 @@ async def reported(writer: Writer, *channels: str, **finding: Any) -> Incident:
     """An incident of this process, stored as the daemon stores it."""
     return await asyncio.wrap_future(
         writer.submit(
-            lambda c: incidents.report(c, a_finding(**finding), datetime.now(UTC), channels)
+            lambda c: IncidentLog(c, datetime.now(UTC), channels).report(a_finding(**finding))
         )
     )
 
@@ -337,7 +338,7 @@ async def test_the_end_that_waited_for_the_beginning_follows_it_at_once(writer: 
         incident = await reported(writer, "ops")
         await asyncio.wrap_future(
             writer.submit(
-                lambda c: incidents.close(c, incident, datetime.now(UTC), "over", ("ops",))
+                lambda c: IncidentLog(c, datetime.now(UTC), ("ops",)).close(incident, "over")
             )
         )
         await until(lambda: len(ops.sent) == 2)
@@ -359,8 +360,8 @@ async def test_many_messages_at_once_all_arrive(writer: Writer) -> None:
     async with running(writer, ops):
         for number in range(50):
             writer.submit(
-                lambda c, n=number: incidents.report(
-                    c, a_finding(subject=f"probe-{n}"), datetime.now(UTC), ("ops",)
+                lambda c, n=number: IncidentLog(c, datetime.now(UTC), ("ops",)).report(
+                    a_finding(subject=f"probe-{n}")
                 )
             )
         await until(lambda: len(ops.sent) == 50)
@@ -471,7 +472,9 @@ async def test_through_a_real_webhook_news_arrive_in_order(
     now = datetime.now(UTC)
     incident = history.incident(now - 2 * MINUTE, channels=("ops",))
     history.do(
-        lambda c: incidents.report(c, a_finding(severity=Severity.WARNING), now - MINUTE, ("ops",))
+        lambda c: IncidentLog(c, now - MINUTE, ("ops",)).report(
+            a_finding(severity=Severity.WARNING)
+        )
     )
     closed(history, incident, ("ops",), now)
     receiver.statuses = [500]

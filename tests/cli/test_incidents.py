@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from histories import History
 
-from monitor.alert import incidents, outbox
+from monitor.alert import outbox
+from monitor.alert.incidents import IncidentLog
 from monitor.model import Change, Kind
 
 from .conftest import Command, write_config
@@ -37,7 +38,7 @@ def test_the_list_has_state_kind_and_headline(cli: Command, history: History) ->
 def test_old_ones_are_left_out_unless_they_are_open(cli: Command, history: History) -> None:
     old = history.incident(now() - timedelta(days=9))
     closed = history.incident(now() - timedelta(days=9), kind=Kind.HUNG)
-    history.do(lambda c: incidents.close(c, closed, now() - timedelta(days=8), "over", ()))
+    history.do(lambda c: IncidentLog(c, now() - timedelta(days=8)).close(closed, "over"))
 
     def shown(*words: str) -> list[int]:
         return [

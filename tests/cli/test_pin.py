@@ -214,7 +214,7 @@ def test_a_full_server_is_3(cli: Command, config: Path, server: StandIn) -> None
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change is looked at twice, but one after the other."""
-    monkeypatch.setattr("monitor.daemon.identity.SECOND_LOOK_S", 0.0)
+    monkeypatch.setattr("monitor.daemon.identity.SECOND_READING_S", 0.0)
 
 
 def judged(cli: Command) -> tuple[str, int, bool]:
@@ -272,7 +272,7 @@ def test_while_a_server_is_still_changing_it_is_not_pinned(
         server.state.max_model_len = next(lengths)
         return await identity.read_identity(*known)
 
-    monkeypatch.setattr("monitor.daemon.identity.SECOND_LOOK_S", 0.0)
+    monkeypatch.setattr("monitor.daemon.identity.SECOND_READING_S", 0.0)
     monkeypatch.setattr("monitor.daemon.identity.read_identity", moving)
     server.state.requests.clear()
     ran = cli("pin", "--reason", "second")

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from histories import History
 
-from monitor.alert import incidents, outbox
+from monitor.alert import outbox
+from monitor.alert.incidents import IncidentLog
 from monitor.model import Kind, Outcome, Severity, Verdict
 from monitor.store import detectors
 from monitor.store.detectors import StoredDetector
@@ -58,7 +59,7 @@ def test_an_acknowledged_incident_is_still_bad(cli: Command, history: History) -
     watched(history)
     history.sample(started_at=now())
     incident = history.incident(now())
-    history.do(lambda c: incidents.acknowledge(c, incident.id, now(), None))
+    history.do(lambda c: IncidentLog(c, now()).acknowledge(incident.id, None))
     assert cli("status", "--db", history.database).code == 1
 
 
@@ -67,7 +68,7 @@ def test_an_open_info_and_a_closed_page_are_good(cli: Command, history: History)
     history.sample(started_at=now())
     history.incident(now(), severity=Severity.INFO)
     closed = history.incident(now(), kind=Kind.HUNG)
-    history.do(lambda c: incidents.close(c, closed, now(), "over", ()))
+    history.do(lambda c: IncidentLog(c, now()).close(closed, "over"))
     assert cli("status", "--db", history.database).code == 0
 
 

@@ -51,7 +51,7 @@ def test_what_was_read_is_written_again_as_the_same_text() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '[{"part": {"least": "x"}}]'])
 def test_what_is_no_state_is_told_and_not_guessed(text: str) -> None:
-    with pytest.raises(ValueError, match=f"no state of version {codec(Whole).version}"):
+    with pytest.raises(ValueError, match=f"not a state of version {codec(Whole).version}"):
         codec(Whole).load(text)
 
 

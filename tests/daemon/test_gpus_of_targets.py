@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from histories import NOON, History
+from sqlalchemy import Connection
 
-from monitor.alert import incidents
+from monitor.alert.incidents import IncidentLog
 from monitor.daemon.gpus import TargetGpus
-from monitor.daemon.judging import _judge_gpus
+from monitor.daemon.judging import assess_gpus
 from monitor.measure.gpu.state import GpuState
 from monitor.model import GpuEvent, GpuFault, ReadProblem
 from monitor.store import queries, record
@@ -41,11 +42,14 @@ def judge(
 ) -> list[str]:
     """Judges a target's GPUs; what is open on it then."""
     seen = SimpleNamespace(settings=SimpleNamespace(name=target), gpus=TargetGpus(watch, gpus))
-    history.do(lambda c: _judge_gpus(c, seen, NOON + timedelta(minutes=minutes), []))  # type: ignore[arg-type]
-    return [
-        f"{i.kind.value} {i.subject}"
-        for i in history.do(lambda c: incidents.open_incidents(c, target))
-    ]
+
+    def work(connection: Connection) -> list[str]:
+        log = IncidentLog(connection, NOON + timedelta(minutes=minutes), target=target)
+        for assessment in assess_gpus(log, seen):  # type: ignore[arg-type]
+            log.reconcile(assessment)
+        return [f"{i.kind.value} {i.subject}" for i in log.open()]
+
+    return history.do(work)
 
 
 def report(history: History, *events: GpuEvent) -> None:
@@ -85,7 +89,7 @@ def test_it_closes_half_an_hour_later_with_a_true_reason(history: History) -> No
     judge(history, Watch())
     assert judge(history, Watch(), minutes=29) == ["gpu_fault GPU-a"]
     assert judge(history, Watch(), minutes=31) == []
-    assert closed(history) == ["the GPU answers and has reported no fault of late"]
+    assert closed(history) == ["the GPU answers and has reported no recent fault"]
 
 
 def test_a_lost_gpu_of_another_target_leaves_this_one_alone(history: History) -> None:
@@ -104,7 +108,7 @@ def test_a_gpu_taken_out_of_the_configuration_closes_its_incident_with_that_reas
     watch.answering_now = frozenset({B})
     assert judge(history, watch, [A, B]) == ["gpu_fault GPU-a"]
     assert judge(history, watch, [B]) == []
-    assert closed(history) == ["the configuration has the GPU watched for this target no more"]
+    assert closed(history) == ["the configuration no longer assigns the GPU to this target"]
 
 
 def test_a_judge_that_comes_again_says_nothing_twice(history: History) -> None:

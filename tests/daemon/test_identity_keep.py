@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine
 
 from monitor.alert import incidents
+from monitor.alert.incidents import IncidentLog
 from monitor.daemon.identity import Rounds, keep
 from monitor.judge.identity import ROLLED_BACK
 from monitor.model import (
@@ -54,7 +55,7 @@ class History:
         self.connection = connection
         self.target_id = ensure_target(connection, "local", "http://127.0.0.1:8000", NOON)
         self.now = NOON
-        self.channels: list[str] | None = []
+        self.watched = True
 
     def reads(self, **values: Any) -> None:
         """A reading that knows these values and no other."""
@@ -62,7 +63,9 @@ class History:
         fields = {
             name: FingerprintField(name, role, values.get(name)) for name, role in ROLES.items()
         }
-        keep(self.connection, self.target_id, Fingerprint("local", self.now, fields), self.channels)
+        log = IncidentLog(self.connection, self.now, (), "local")
+        seen = Fingerprint("local", self.now, fields)
+        keep(log, self.target_id, seen, announce=self.watched)
 
     @property
     def known(self) -> dict[str, Any]:
@@ -272,7 +275,7 @@ def test_after_a_roll_back_what_follows_from_the_roots_is_known_again(history: H
 def test_where_nobody_is_on_watch_a_change_is_another_identity_and_no_incident(
     history: History,
 ) -> None:
-    history.channels = None
+    history.watched = False
     for length in (4096, 2048, 4096):
         history.reads(max_model_len=length)
     assert (history.known, history.identities, history.all) == ({"max_model_len": 4096}, 2, [])

@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
 
 import pytest
+from drifting import a_canary, a_reading
 from histories import NOON, History, a_probe, a_sample
 from sqlalchemy import Connection
 
 from monitor.alert import outbox
+from monitor.alert.incidents import IncidentLog
 from monitor.config.settings import TargetSettings
 from monitor.daemon.gpus import TargetGpus
-from monitor.daemon.judging import close_departed, contacts_of, judge_target
+from monitor.daemon.judging import close_departed, judge_target
 from monitor.daemon.watch import TargetWatch
+from monitor.judge.evaluator.assessment import Rules
+from monitor.judge.evaluator.availability import Availability, contact_of, page_contact
 from monitor.judge.identity import digest
 from monitor.judge.quality.gate import pin_for
 from monitor.model import (
@@ -26,6 +30,7 @@ from monitor.model import (
     Probe,
     ServerPage,
     Verdict,
+    to_us,
 )
 from monitor.store import fingerprints, record
 from monitor.store.database import open_writer
@@ -78,46 +83,29 @@ def told(history: History) -> list[tuple[str, str]]:
 
 def test_any_answer_even_an_error_is_a_sign_of_life_at_the_moment_it_ended() -> None:
     outcomes = (Outcome.OK, Outcome.HTTP_ERROR, Outcome.REJECTED, Outcome.REFUSED, Outcome.TIMEOUT)
-    samples = [
-        a_sample(outcome=outcome, started_at=NOON + n * MINUTE, e2e_ms=1000.0)
-        for n, outcome in enumerate(outcomes)
-    ]
-    states = ("ok", "http_error", "unreadable", "refused", "timeout")
-    readings = [(NOON + n * MINUTE, state) for n, state in enumerate(states)]
-    contacts = contacts_of(samples, readings)
-    assert [c.answered for c in contacts if c.detail.startswith("a canary")] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert [c.answered for c in contacts if c.detail.startswith("the metrics page")] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert contacts == sorted(contacts, key=lambda c: c.at)
-    assert contacts[1].at - contacts[0].at == SECOND  # the page at noon, the canary when it ended
+    canaries = [contact_of(a_canary(outcome=outcome.value, e2e_ms=1000.0)) for outcome in outcomes]
+    assert [contact.answered for contact in canaries] == [True, True, True, False, False]
+    assert {contact.at for contact in canaries} == {NOON + SECOND}
+    states = ("ok", "http_error", "unreadable", "refused")
+    pages = [page_contact(a_reading(state=state), Rules()) for state in states]
+    assert [page is not None and page.answered for page in pages] == [True, True, True, False]
 
 
 def test_a_slow_metrics_page_and_one_at_another_address_say_nothing_of_the_server() -> None:
-    readings = [(NOON, "timeout"), (NOON + MINUTE, "refused")]
-    assert [c.answered for c in contacts_of([], readings)] == [False]
-    assert contacts_of([], readings, same_address=False) == []
+    assert page_contact(a_reading(state="timeout"), Rules()) is None
+    assert page_contact(a_reading(state="refused"), Rules(same_address=False)) is None
 
 
 def test_a_stream_that_broke_shows_a_server_that_was_there_at_its_first_token_and_not_at_its_end() -> (
     None
 ):
-    broken = a_sample(started_at=NOON, outcome=Outcome.STREAM_ERROR, ttft_ms=100.0, e2e_ms=30_000.0)
-    refused = [a_sample(started_at=NOON + n * SECOND, outcome=Outcome.REFUSED) for n in (20, 26)]
-    assert [contact.answered for contact in contacts_of([broken, *refused], [])] == [
-        True,
-        False,
-        False,
-    ]
+    broken = a_canary(outcome="stream_error", ttft_ms=100.0, e2e_ms=30_000.0)
+    refused = [a_canary(n / 60, outcome="refused", ttft_ms=None, e2e_ms=0.0) for n in (20, 26)]
+    availability = Availability("local", Rules())
+    for canary in (*refused, broken):  # in the order in which they were known
+        availability.canary(canary)
+    [down] = availability.assess(to_us(NOON + 31 * SECOND), lambda _: None).findings
+    assert (down.kind, down.since) == (Kind.SERVER_DOWN, NOON + 20 * SECOND)
 
 
 async def test_one_refusal_is_no_outage_and_two_five_seconds_apart_are(
@@ -191,14 +179,12 @@ async def test_silence_while_the_monitor_itself_was_stopped_is_no_silence_of_the
 async def test_an_incident_that_was_closed_by_hand_opens_anew_while_it_holds(
     history: History, watch: TargetWatch
 ) -> None:
-    from monitor.alert import incidents
-
     history.sample(started_at=NOON, outcome=Outcome.HUNG, ttft_ms=None)
     judged(history, watch, NOON + SECOND)
-    [incident] = history.do(lambda c: incidents.open_incidents(c, "local", [Kind.HUNG]))
+    [incident] = history.do(lambda c: IncidentLog(c, NOON).open([Kind.HUNG]))
     history.do(
-        lambda c: incidents.close_by_hand(
-            c, incident.id, NOON + 2 * SECOND, "closed by hand: no", ("ops",)
+        lambda c: IncidentLog(c, NOON + 2 * SECOND, ("ops",)).close_by_hand(
+            incident.id, "closed by hand: no"
         )
     )
     assert judged(history, watch, NOON + 4 * SECOND) == ["hung"]
@@ -235,7 +221,7 @@ async def test_what_is_open_on_a_target_that_left_the_configuration_is_closed_wi
         history.incident(target=name, subject=name)
     assert departed(history, ["local"], NOON + MINUTE) == ["local"]
     [closed] = history.rows("SELECT close_reason FROM incident WHERE closed_at_us IS NOT NULL")
-    assert "configuration has it no longer" in closed["close_reason"]
+    assert "removed from the configuration" in closed["close_reason"]
     assert ("resolved", "server_down") in told(history)
 
 
@@ -311,7 +297,7 @@ def quality(history: History, watch: TargetWatch, now: datetime) -> list[tuple[s
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty newest answers instead of 400, so that a test needs fewer of them."""
-    monkeypatch.setattr("monitor.daemon.judging.ANSWERS_LIMIT", 20)
+    monkeypatch.setattr("monitor.daemon.feed.NEWEST_RUNS", 20)
 
 
 def busy(history: History, since: datetime, count: int = 25) -> None:

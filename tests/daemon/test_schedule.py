@@ -14,7 +14,7 @@ from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_SUBMITTED, Job
 from apscheduler.triggers.interval import IntervalTrigger
 from histories import NOON, a_probe
 
-from monitor.daemon import clock, lanes, schedule
+from monitor.daemon import lanes, schedule
 from monitor.daemon.lanes import Lane
 from monitor.daemon.schedule import Schedule, runs_missed, trigger_of
 from monitor.model import Probe
@@ -220,7 +220,7 @@ async def test_after_the_clock_was_set_back_the_schedule_begins_anew_and_counts_
                 seconds=60, start_date=datetime.now(UTC) + timedelta(hours=3), timezone=UTC
             )
         )
-    made.begin_anew()
+    made.restart()
     soon = datetime.now(UTC) + timedelta(seconds=35)
     assert len(made._scheduler.get_jobs()) == 3
     assert all(job.next_run_time < soon for job in made._scheduler.get_jobs())
@@ -233,12 +233,12 @@ async def test_a_clock_that_was_set_back_is_noticed_once_and_one_that_jumps_ahea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps, noticed = iter([0.0, 0.0, -3600.0, -3600.0, 7200.0, 7199.5]), []
-    monkeypatch.setattr(clock, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(schedule, "CLOCK_EVERY_S", 0.0)
     monkeypatch.setattr(
-        clock, "time", SimpleNamespace(time=lambda: 1e9 + next(steps), monotonic=lambda: 50.0)
+        schedule, "time", SimpleNamespace(time=lambda: 1e9 + next(steps), monotonic=lambda: 50.0)
     )
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await clock.watch_clock(noticed.append)
+        await schedule.watch_clock(noticed.append)
     assert noticed == [timedelta(hours=1)]
 
 

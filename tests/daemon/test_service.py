@@ -198,7 +198,7 @@ def test_a_locked_database_loses_no_sample(started: Started, tmp_path: Path) -> 
 def test_a_history_that_is_deleted_while_it_is_open_ends_the_daemon_with_the_reason(
     started: Started, tmp_path: Path
 ) -> None:
-    daemon = started(**{"monitor.daemon.service.GUARD_EVERY_S": 0.1})
+    daemon = started(**{"monitor.daemon.loops.FILE_EVERY_S": 0.1})
     wait_for(lambda: good(tmp_path, 1), "a good sample")
     (tmp_path / "history.db").unlink()
     wait_for(

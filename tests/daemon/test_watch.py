@@ -18,7 +18,8 @@ from standin import StandIn
 
 from monitor.config.settings import TargetSettings
 from monitor.daemon.gpus import TargetGpus
-from monitor.daemon.watch import Skipped, TargetWatch
+from monitor.daemon.target import Skipped
+from monitor.daemon.watch import TargetWatch
 from monitor.judge import phase
 from monitor.judge.quality.pinned import PinJudgement
 from monitor.model import Expectation, Outcome, Phase, Pin, PinnedOutput, Probe, Sample, Verdict
@@ -346,9 +347,9 @@ async def test_two_that_notice_a_start_at_the_same_moment_write_it_once(
     opened: Opened, quick: StandIn, history: History
 ) -> None:
     watch = await opened()
-    await watch.look()
+    await watch.read_page()
     quick.restart(process_start=quick.state.process_start + 100)
-    await asyncio.gather(*(watch.look() for _ in range(5)))
+    await asyncio.gather(*(watch.read_page() for _ in range(5)))
     assert history.rows("SELECT count(*) AS n FROM process_start") == [{"n": 2}]
 
 
@@ -386,7 +387,7 @@ async def test_half_a_surrogate_pair_in_an_error_is_a_sample_like_any_other(
 class Suspicious:
     """Drift detection that suspects something, or not."""
 
-    boosted = True
+    suspects = True
 
 
 async def test_while_something_is_suspected_a_probe_runs_more_often_and_pays_from_the_reserve(
@@ -408,7 +409,7 @@ async def test_while_something_is_suspected_a_probe_runs_more_often_and_pays_fro
         scheduled,
         scheduled,
     )
-    watch.drift.boosted = False  # type: ignore[union-attr]
+    watch.drift.suspects = False  # type: ignore[union-attr]
     await asyncio.sleep(0.15)
     assert watch.extras() == []
 
@@ -477,7 +478,7 @@ async def test_a_megabyte_in_a_field_is_a_short_and_printable_detail(
     ("where", "outcome"),
     [
         ("monitor.measure.canary.stream", "malformed"),
-        ("monitor.daemon.serverstate.judge_start", "ok"),
+        ("monitor.daemon.server_state.judge_start", "ok"),
         ("monitor.daemon.server.models", "ok"),
         ("monitor.measure.server.metrics_page.looks_like_metrics", "ok"),
     ],

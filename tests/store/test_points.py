@@ -9,11 +9,10 @@ import pytest
 from histories import NOON, History, a_sample
 from sqlalchemy import update
 
-from monitor.model import FingerprintField, Outcome, Phase, ServerPage, Verdict
-from monitor.replay.replay import known_us
+from monitor.model import FingerprintField, Outcome, Phase, ServerPage, Verdict, known_us
 from monitor.store import detectors, fingerprints, points, record, tables
 from monitor.store.detectors import StoredDetector
-from monitor.store.points import Cursor, Stretch
+from monitor.store.points import Cursor, HistoryInterval
 from monitor.store.times import to_us
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -144,7 +143,7 @@ def test_a_long_stretch_comes_in_pages_and_whole(
     with history.engine.connect() as connection:
         begin = points.cursor_at(connection, 1, ["GPU-1"], NOON + 2 * MINUTE)
         end = points.cursor_at(connection, 1, ["GPU-1"], None)
-        stretch = Stretch(connection, 1, ["GPU-1"], begin, end)
+        stretch = HistoryInterval(connection, 1, ["GPU-1"], begin, end)
         found = list(merge(stretch.canaries(), stretch.servers(), stretch.gpus(), key=known_us))
     assert len(found) == 3 * 8
     assert begin == Cursor(2, 2, 2)

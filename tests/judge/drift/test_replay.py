@@ -13,22 +13,25 @@ from histories import NOON, a_probe
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.settings import DriftSettings
+from monitor.judge.evaluator.assessment import Rules
+from monitor.judge.evaluator.drift import Drift
 from monitor.judge.quality.answers import LastAnswers
 from monitor.judge.quality.flips import SEVERAL
-from monitor.model import CanaryPoint, Kind, Pin, PinnedOutput, Point, Severity
-from monitor.replay.incidents import Entry
-from monitor.replay.judges import Rules
-from monitor.replay.replay import Replay, in_order, known_us
+from monitor.model import CanaryPoint, Kind, Pin, PinnedOutput, Point, Severity, known_us
+from monitor.replay.incidents import ReplayedIncident
+from monitor.replay.replay import Replay, in_order
 
 
-def replayed(points: list[Point], rules: Rules | None = None, **changes: Any) -> list[Entry]:
+def replayed(
+    points: list[Point], rules: Rules | None = None, **changes: Any
+) -> list[ReplayedIncident]:
     """The incidents of a replay."""
-    replay = Replay("local", Tally(), DriftSettings(), rules or Rules(), **changes)
+    replay = Replay(Drift("local", Tally(), DriftSettings()), rules or Rules(), **changes)
     replay.run(sorted(points, key=known_us))
-    return replay.finish().entries
+    return replay.finish().all
 
 
-def story(entries: list[Entry]) -> list[tuple[str, float, float | None]]:
+def story(entries: list[ReplayedIncident]) -> list[tuple[str, float, float | None]]:
     """Kind, and the minutes at which each opened and closed."""
 
     def minute(us: int) -> float:
@@ -49,13 +52,13 @@ def test_a_finding_opens_one_incident_that_closes_when_it_is_over() -> None:
     entries = replayed([a_canary(n, decode_tok_s=float(rate)) for n, rate in enumerate(rates)])
     assert story(entries) == [("speed", 2.0, 5.0)]
     [entry] = entries
-    assert (entry.severity, entry.updates) == (
+    assert (entry.loudest, entry.updates) == (
         Severity.PAGE,
         2,
     )  # the loudest it was; it rose and fell
-    assert entry.pages_us is not None
-    assert entry.figure("metric") == "decode"
-    assert entry.figure("low_pct") < entry.figure("change_pct") < entry.figure("high_pct")
+    assert entry.paged_us is not None
+    assert entry.evidence["metric"] == "decode"
+    assert entry.evidence["low_pct"] < entry.evidence["change_pct"] < entry.evidence["high_pct"]
 
 
 def test_what_is_open_at_the_end_stays_open() -> None:
@@ -80,7 +83,7 @@ def test_the_time_is_said_with_each_canary_and_every_ten_seconds_of_readings() -
             moments.append(now_us)
             return False
 
-    replay = Replay("local", Clocked(), DriftSettings())
+    replay = Replay(Drift("local", Clocked(), DriftSettings()))
     replay.run([a_look(n / 12) for n in range(13)])
     replay.finish()
     assert [round((us - START_US) / 1e6) for us in moments] == [0, 10, 20, 30, 40, 50, 60, 60]
@@ -95,7 +98,8 @@ def test_a_detector_that_says_that_nothing_changed_is_not_asked() -> None:
             raise AssertionError("asked for nothing")
 
     assert (
-        Replay("local", Still(), DriftSettings()).run([a_canary(n) for n in range(9)]).entries == []
+        Replay(Drift("local", Still(), DriftSettings())).run([a_canary(n) for n in range(9)]).all
+        == []
     )
 
 
@@ -111,20 +115,20 @@ def test_a_replay_that_is_split_finds_the_same(cut: int) -> None:
     ]
     points += [a_reading(10 + n / 5, state="refused") for n in range(3)]
     whole, split = (
-        Replay("local", Tally(), DriftSettings()),
-        Replay("local", Tally(), DriftSettings()),
+        Replay(Drift("local", Tally(), DriftSettings())),
+        Replay(Drift("local", Tally(), DriftSettings())),
     )
     whole.run(points)
     split.run(points[:cut])
-    split.detector = codec(Tally).load(codec(Tally).dump(split.detector))
+    split.drift.detector = codec(Tally).load(codec(Tally).dump(split.drift.detector))
     split.run(points[cut:])
-    assert {e.finding.kind.value for e in whole.book.entries} == {
+    assert {e.finding.kind.value for e in whole.incidents.all} == {
         "speed",
         "quality",
         "unknown_lasting",
         "server_down",
     }
-    assert split.book == whole.book
+    assert split.incidents == whole.incidents
     assert split.counts == whole.counts
 
 
@@ -171,7 +175,7 @@ def test_silence_is_told_where_readings_show_that_somebody_watched() -> None:
     rules = Rules(intervals={"sky": timedelta(minutes=1)})
     watched: list[Point] = [a_reading(n / 4) for n in range(4 * 10)]
     entries = replayed([a_canary(0), *watched, a_canary(9)], rules)
-    assert story(entries) == [("no_samples", 3.2, 9.2)]
+    assert story(entries) == [("no_samples", 3.2, 9.0)]
     assert (
         replayed([a_canary(0), *watched, a_canary(9)]) == []
     )  # nobody said how often it should measure

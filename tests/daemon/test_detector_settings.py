@@ -9,7 +9,13 @@ import pytest
 from monitor.config import ConfigError
 from monitor.config.detector import DetectorSettings
 from monitor.config.settings import ClassSettings, Settings
-from monitor.daemon.tuning import DURATIONS, check_classes, drift_settings, thresholds, tried
+from monitor.daemon.detector_settings import (
+    DURATIONS,
+    check_classes,
+    drift_settings,
+    overridden,
+    thresholds,
+)
 from monitor.judge.drift.settings import DriftSettings
 
 
@@ -40,33 +46,35 @@ def test_service_levels_are_those_of_the_classes_that_have_one() -> None:
 
 
 def test_a_wish_stands_in_the_place_of_what_is_configured_and_the_last_one_counts() -> None:
-    detector, classes = tried(
+    detector, classes = overridden(
         DetectorSettings(),
         {"chat": ClassSettings(max_wait="7s")},
         ["detector.block=10m", "detector.block=1m"],
     )  # type: ignore[arg-type]
     assert detector == DetectorSettings.model_validate({"block": "1m"})
-    detector, classes = tried(detector, classes, ["classes.chat.ttft=1s", "classes.night.ttft=3s"])
+    detector, classes = overridden(
+        detector, classes, ["classes.chat.ttft=1s", "classes.night.ttft=3s"]
+    )
     assert (classes["chat"].ttft, classes["chat"].max_wait, classes["night"].ttft) == (
         1.0,
         7.0,
         3.0,
     )
-    _, without = tried(detector, classes, ["classes.chat.ttft=none"])
+    _, without = overridden(detector, classes, ["classes.chat.ttft=none"])
     assert without["chat"].ttft is None
 
 
 def test_a_wish_is_checked_against_the_other_thresholds_as_they_are_configured() -> None:
     wide = DetectorSettings.model_validate({"small_drop": 0.05, "large_drop": 0.2})
-    assert tried(wide, {}, ["detector.small_drop=0.1"])[0].small_drop == 0.1
+    assert overridden(wide, {}, ["detector.small_drop=0.1"])[0].small_drop == 0.1
     with pytest.raises(ConfigError, match="large_drop more than small_drop"):
-        tried(wide, {}, ["detector.large_drop=0.04"])
+        overridden(wide, {}, ["detector.large_drop=0.04"])
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_wishes_that_only_go_together_may_come_in_any_order(order: int) -> None:
     wishes = ["detector.small_drop=0.1", "detector.large_drop=0.2"][::order]
-    detector, _ = tried(DetectorSettings(), {}, wishes)
+    detector, _ = overridden(DetectorSettings(), {}, wishes)
     assert (detector.small_drop, detector.large_drop) == (0.1, 0.2)
 
 
@@ -107,4 +115,4 @@ def test_lengths_that_no_clock_counts_in_are_refused(given: dict[str, str]) -> N
 )
 def test_what_is_no_wish_is_told_with_an_example(wish: str) -> None:
     with pytest.raises(ConfigError, match=r"for example detector\.block=10m"):
-        tried(DetectorSettings(), {}, [wish])
+        overridden(DetectorSettings(), {}, [wish])

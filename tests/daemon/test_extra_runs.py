@@ -9,7 +9,7 @@ import pytest
 from histories import a_probe
 
 from monitor.daemon import lanes
-from monitor.daemon.boost import Boost
+from monitor.daemon.extra_runs import ExtraRuns
 from monitor.daemon.lanes import Lane, run_extras
 from monitor.model import Probe
 
@@ -21,38 +21,38 @@ def names(probes: list[Probe]) -> list[str]:
 
 
 def test_between_two_scheduled_runs_there_are_three_more() -> None:
-    boost, extra = Boost(), []
+    extra_runs, extra = ExtraRuns(), []
     for second in range(0, 121):
         if second % 60 == 0:
-            boost.begin(SKY, second)
-        elif boost.due([SKY], second):
-            boost.ask(SKY)
-            assert boost.begin(SKY, second)
+            extra_runs.begin(SKY, second)
+        elif extra_runs.due([SKY], second):
+            extra_runs.request(SKY)
+            assert extra_runs.begin(SKY, second)
             extra.append(second)
     assert extra == [15, 30, 45, 75, 90, 105]
 
 
 def test_when_the_scheduled_run_is_late_no_further_ones_are_made_up() -> None:
-    boost = Boost()
-    boost.begin(SKY, 0)
+    extra_runs = ExtraRuns()
+    extra_runs.begin(SKY, 0)
     for second in (15, 30, 45):
-        boost.ask(SKY)
-        boost.begin(SKY, second)
-    assert boost.due([SKY], 300) == []
-    assert boost.begin(SKY, 301) is False  # the scheduled one
-    assert names(boost.due([SKY], 316)) == ["sky"]
+        extra_runs.request(SKY)
+        extra_runs.begin(SKY, second)
+    assert extra_runs.due([SKY], 300) == []
+    assert extra_runs.begin(SKY, 301) is False  # the scheduled one
+    assert names(extra_runs.due([SKY], 316)) == ["sky"]
 
 
 def test_each_probe_has_its_own_interval_and_one_that_was_asked_is_not_asked_again() -> None:
-    boost = Boost()
+    extra_runs = ExtraRuns()
     for probe in (SKY, SEA):
-        boost.begin(probe, 0)
-    assert names(boost.due([SKY, SEA], 20)) == ["sky"]
-    assert names(boost.due([SKY, SEA], 30)) == ["sky", "sea"]
-    boost.ask(SKY)
-    assert names(boost.due([SKY, SEA], 30)) == ["sea"]
-    boost.forget(SKY)
-    assert names(boost.due([SKY, SEA], 30)) == ["sky", "sea"]
+        extra_runs.begin(probe, 0)
+    assert names(extra_runs.due([SKY, SEA], 20)) == ["sky"]
+    assert names(extra_runs.due([SKY, SEA], 30)) == ["sky", "sea"]
+    extra_runs.request(SKY)
+    assert names(extra_runs.due([SKY, SEA], 30)) == ["sea"]
+    extra_runs.cancel(SKY)
+    assert names(extra_runs.due([SKY, SEA], 30)) == ["sky", "sea"]
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_each_probe_has_its_own_interval_and_one_that_was_asked_is_not_asked_aga
     ids=["rare", "by a cron line", "uncapped"],
 )
 def test_probes_that_would_say_too_little_are_left_alone(probe: Probe) -> None:
-    boost = Boost()
-    boost.begin(probe, 0)
-    assert boost.due([probe], 10_000) == []
+    extra_runs = ExtraRuns()
+    extra_runs.begin(probe, 0)
+    assert extra_runs.due([probe], 10_000) == []
 
 
 def test_before_its_first_scheduled_run_a_probe_is_not_due() -> None:
-    assert Boost().due([SKY], 1000) == []
+    assert ExtraRuns().due([SKY], 1000) == []
 
 
 async def test_what_is_asked_for_runs_in_the_lane_and_a_round_that_was_given_up_is_forgotten(
@@ -80,12 +80,12 @@ async def test_what_is_asked_for_runs_in_the_lane_and_a_round_that_was_given_up_
     left = [[SKY], [SEA]]
 
     class Asking:
-        boost = Boost()
+        extra_runs = ExtraRuns()
 
         def extras(self) -> list[Probe]:
             found = left.pop() if left else []
             for probe in found:
-                self.boost.ask(probe)
+                self.extra_runs.request(probe)
             return found
 
     async def give_up(due: object) -> None:
@@ -101,5 +101,5 @@ async def test_what_is_asked_for_runs_in_the_lane_and_a_round_that_was_given_up_
             await task
     assert sorted(ran) == ["sea", "sky"]
     assert (
-        asking.boost.begin(SKY, 0) is False
+        asking.extra_runs.begin(SKY, 0) is False
     )  # what did not run is not paid from the reserve later

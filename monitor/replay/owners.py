@@ -1,5 +1,5 @@
-"""Whose the readings of a CSV file are: the target that a row names, else the only one, else those
-whose samples name the GPU.
+"""The targets that a reading of a CSV file belongs to: the one that its row names, else the only
+one, else those whose samples name the GPU.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from dataclasses import dataclass, field
 
 from monitor.model import GpuPoint, Point
 
-SHOWN = 5  # GPUs or targets in a sentence
+SHOWN = 5  # GPUs or targets listed in a sentence
 
 
 @dataclass(slots=True)
-class Belonging:
-    """Decides for each reading, and counts those that are nobody's. `GPUs`: by target, as the
-    samples name them; `named`: whether the samples say their target at all. Where they do not, the
-    first target that a reading names is theirs.
+class ReadingOwners:
+    """Finds the targets of each reading, and counts the readings that have none.
+
+    `gpus`: by target, as the samples name them. `named`: whether the samples name their target. If
+    they do not, the first target that a reading names is theirs.
     """
 
     gpus: Mapping[str, Collection[str]]
     named: bool
-    lost: dict[tuple[str, str | None], int] = field(
-        default_factory=dict
-    )  # by the target named and the GPU
+    # readings without a target, by the target that they name and the GPU
+    lost: dict[tuple[str, str | None], int] = field(default_factory=dict)
     _adopted: str | None = None
     _known: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
 
     def of(self, name: str, point: Point) -> list[str]:
-        """The targets that a reading belongs to; `name` is the one that its row names, "" for
-        none.
+        """Returns the targets that a reading belongs to; `name`: the one that its row names, or
+        "".
         """
         key = (name, point.uuid if isinstance(point, GpuPoint) else None)
         found = self._known.get(key)
@@ -52,38 +52,38 @@ class Belonging:
         return [target for target, gpus in self.gpus.items() if gpu in gpus]
 
     def sentences(self, readings: str, samples: str) -> list[str]:
-        """What was left out, and how to mend it. The names of the two files are given."""
-        told = []
-        strange = {
+        """Returns what was left out, and how to fix it, given the names of the two files."""
+        notes = []
+        foreign = {
             name: sum(n for (of, _), n in self.lost.items() if of == name)
             for name, _ in self.lost
             if name
         }
-        if strange and self.named:
-            told.append(
-                f"{readings}: {sum(strange.values()):,} readings of "
-                f"{_listed('target', strange)} were left out: {samples} has samples only "
+        if foreign and self.named:
+            notes.append(
+                f"{readings}: {sum(foreign.values()):,} readings of "
+                f"{_listed('target', foreign)} were left out: {samples} has samples only "
                 f"of {_listed('target', self.gpus)}"
             )
-        elif strange:
-            told.append(
-                f"{readings}: {sum(strange.values()):,} readings of "
-                f"{_listed('target', strange)} were left out: the samples name no target "
+        elif foreign:
+            notes.append(
+                f"{readings}: {sum(foreign.values()):,} readings of "
+                f"{_listed('target', foreign)} were left out: the samples name no target "
                 f"and were taken as those of {self._adopted}; give them a column target"
             )
         nameless = {gpu: n for (name, gpu), n in self.lost.items() if not name}
         if gpus := [gpu for gpu in nameless if gpu is not None]:
-            told.append(
+            notes.append(
                 f"{readings}: {sum(nameless[gpu] for gpu in gpus):,} readings of "
-                f"{_listed('gpu', gpus)} were left out: they name no "
+                f"{_listed('GPU', gpus)} were left out: they name no "
                 "target, and no sample names the GPU; write whose they are into the column target"
             )
         if count := nameless.get(None):
-            told.append(
+            notes.append(
                 f"{readings}: {count:,} readings of a server were left out: they name no "
                 "target, and there are several"
             )
-        return told
+        return notes
 
 
 def _listed(what: str, names: Collection[str]) -> str:

@@ -1,40 +1,88 @@
-"""What one watch remembers of its server between two looks: which start of the process it is, how
-warm it is, and who uses it.
+"""What a watch remembers of its server between two readings: the start of its process, how warm it
+is, and whether anybody uses it.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
 from sqlalchemy import Connection
 
-from monitor.daemon.idle import IdleLeave
 from monitor.judge.phase import Stillness, judge_phase
 from monitor.judge.starts import KnownStart, NewStart, judge_start
 from monitor.model import Outcome, Phase, Probe, Sample, ServerPage
 from monitor.store import queries
 from monitor.store.times import from_us, maybe_from_us
 
+UNUSED_AFTER_S = 600.0
+SLOWER = 10  # when_idle: slower runs every tenth canary
+
+
+@dataclass(slots=True)
+class IdlePolicy:
+    """`when_idle`: while nobody else uses the server, canaries run rarely or not at all, so that a
+    GPU at home may sleep.
+
+    The engine's step counter tells: if it moved between two of our canaries, somebody else moved
+    it.
+    """
+
+    mode: Literal["run", "slower", "skip"]
+    _steps: float | None = None
+    _used_s: float | None = None  # monotonic; when somebody else was last seen to use the server
+    _turns: dict[str, int] = field(default_factory=dict)
+
+    def ours(self, steps: float | None) -> None:
+        """Takes up the counter after one of our own canaries: this movement is ours."""
+        self._steps = steps
+
+    def note(self, steps: float | None, now_s: float) -> None:
+        """Takes up any other reading. Without a counter the server counts as used."""
+        if steps is None or self._steps is None or steps != self._steps or self._used_s is None:
+            self._used_s = now_s
+        self._steps = steps
+
+    def unused(self, now_s: float) -> bool:
+        """Whether nobody else has used the server for ten minutes."""
+        return self._used_s is not None and now_s - self._used_s > UNUSED_AFTER_S
+
+    def wants(self, probe: str, now_s: float) -> bool:
+        """Whether this probe should run now."""
+        if self.mode == "run" or not self.unused(now_s):
+            self._turns.pop(probe, None)
+            return True
+        if self.mode == "skip":
+            return False
+        turn = self._turns[probe] = self._turns.get(probe, -1) + 1
+        return turn % SLOWER == 0
+
+    def interval_factor(self, now_s: float) -> int | None:
+        """Returns how many times longer the intervals are now; None: no canary is expected."""
+        if self.mode == "run" or not self.unused(now_s):
+            return 1
+        return SLOWER if self.mode == "slower" else None
+
 
 class ServerState:
-    """Taken up from the history at the start, so that a restart of the daemon is no restart of the
-    server.
+    """Loaded from the history at the start, so that a restart of the daemon does not look like a
+    restart of the server.
     """
 
     def __init__(self, when_idle: Literal["run", "slower", "skip"]) -> None:
         self.start: KnownStart | None = None
         self.start_id: int | None = None
-        self.leave = IdleLeave(when_idle)
+        self.idle = IdlePolicy(when_idle)
         self._last_good: ServerPage | None = None
         self._away = False
         self._warmed: set[str] = set()  # parameter sets that this start has answered well
         self._stillness = Stillness()
         self._last_canary_s: float | None = None
 
-    def take_up(self, connection: Connection, target_id: int, start_id: int) -> None:
-        """Read from the history what was known when the last process of ours ended."""
+    def load(self, connection: Connection, target_id: int, start_id: int) -> None:
+        """Reads what was known when the last process of ours ended."""
         start = queries.process_start(connection, start_id)
         if start is None:
             return
@@ -56,32 +104,32 @@ class ServerState:
             )
 
     def new_start(self, page: ServerPage) -> NewStart | None:
-        """Whether this page shows a start of the process that was not known."""
+        """Returns the start of the process that a page shows, if it is a new one."""
         return judge_start(self.start, self._last_good, page, self._away)
 
     def begin(self, new: NewStart, start_id: int, now: datetime) -> None:
-        """A new start: everything is cold again."""
+        """Notes a new start: everything is cold again."""
         self.start, self.start_id, self._warmed = KnownStart(new.started_at, now), start_id, set()
 
     def note(self, page: ServerPage) -> None:
-        """Take up one page."""
+        """Takes up one page."""
         self._away = page.state == "refused" or (self._away and page.state == "timeout")
         if page.state == "ok":
             now_s = time.monotonic()
             self._stillness.note(page.engine_steps, now_s)
-            self.leave.note(page.engine_steps, now_s)
+            self.idle.note(page.engine_steps, now_s)
             self._last_good = page
 
     def measured(self, probe: Probe, sample: Sample, after: ServerPage | None) -> None:
-        """Take up one canary of ours; the engine steps until `after` were ours."""
+        """Takes up one canary of ours; the engine steps until `after` were ours."""
         self._last_canary_s = time.monotonic()
         if after is not None:
-            self.leave.ours(after.engine_steps)
+            self.idle.ours(after.engine_steps)
         if sample.outcome is Outcome.OK:
             self._warmed.add(probe.parameter_set)
 
     def phase_of(self, probe: Probe, before: ServerPage) -> Phase:
-        """How warm the server is for this probe (judge/phase.py)."""
+        """Returns how warm the server is for this probe (judge/phase.py)."""
         now_s = time.monotonic()
         since_ours_s = None if self._last_canary_s is None else now_s - self._last_canary_s
         return judge_phase(
@@ -93,9 +141,9 @@ class ServerState:
         )
 
     def idle_s(self) -> float | None:
-        """Seconds without an engine step, at least; None without a counter."""
+        """Returns the seconds without an engine step, at least; None without a counter."""
         return self._stillness.for_s(time.monotonic())
 
     def shown_start(self) -> datetime | None:
-        """When the process started; when it was first seen, where the server does not tell."""
+        """Returns when the process started; when it was first seen if the server does not say."""
         return None if self.start is None else self.start.started_at or self.start.seen_at

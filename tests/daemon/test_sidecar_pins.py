@@ -9,7 +9,7 @@ import pytest
 
 from monitor.model import CanaryPoint, Pin, PinnedOutput
 from monitor.replay.csv.points import TARGET
-from monitor.replay.sidecar_pins import NumberedPins, pins_beside
+from monitor.replay.sidecar_pins import NumberedPins, read_sidecar_pins
 from monitor.store.pinfile import PinFileError, to_yaml
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -105,30 +105,30 @@ def test_files_written_before_and_after_more_was_known_of_one_identity_belong_to
 
 def test_a_pin_that_is_not_there_is_said_and_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "h.pins.yaml").write_text(to_yaml([pin()]))
-    beside = pins_beside(tmp_path / "h.csv")
+    beside = read_sidecar_pins(tmp_path / "h.csv")
     beside.note("t", [sample(1, 1), sample(2, 1, "coding"), sample(3, -1)])
     assert list(beside.of("t")) == [1]
     [note] = beside.notes()
-    assert "not judged for chat, coding: h.pins.yaml holds no pin of theirs" in note
+    assert "shifts of chat, coding are not judged: h.pins.yaml has no pin of them" in note
 
 
 def test_a_pin_that_was_taken_of_something_else_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "h.pins.yaml").write_text(to_yaml([pin(hours=1)]))
-    beside = pins_beside(tmp_path / "h.csv")
+    beside = read_sidecar_pins(tmp_path / "h.csv")
     beside.note("t", [sample(4, 0.9, "coding", "b"), sample(4, 0.8), sample(5, 2, fingerprint="b")])
     assert list(beside.of("t")) == []
 
 
 def test_where_samples_name_no_target_all_pins_are_theirs(tmp_path: Path) -> None:
     (tmp_path / "h.pins.yaml").write_text(to_yaml([pin()]))
-    beside = pins_beside(tmp_path / "h.csv")
+    beside = read_sidecar_pins(tmp_path / "h.csv")
     for target in ("t", "other", TARGET):
         beside.note(target, [sample(1, 1)])
     assert [len(beside.of(target)) for target in ("t", "other", TARGET)] == [1, 0, 1]
 
 
 def test_without_such_a_file_there_are_no_pins_and_a_broken_one_is_refused(tmp_path: Path) -> None:
-    assert list(pins_beside(tmp_path / "h.csv").pins) == []
+    assert list(read_sidecar_pins(tmp_path / "h.csv").pins) == []
     (tmp_path / "h.pins.yaml").write_text("pins: 3")
     with pytest.raises(PinFileError, match=r"h\.pins\.yaml: is no file of pins"):
-        pins_beside(tmp_path / "h.csv")
+        read_sidecar_pins(tmp_path / "h.csv")

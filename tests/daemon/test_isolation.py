@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from histories import a_probe
 
-from monitor.daemon import guard
-from monitor.daemon.guard import TooLongError, judged_in_time, only_logged, within
+from monitor.daemon import isolation
+from monitor.daemon.isolation import TooLongError, judged_in_time, only_logged, within
 from monitor.errors import UserError
 from monitor.measure.stream.answer import Answer
 from monitor.model import Expectation, Outcome, Verdict
@@ -27,7 +27,7 @@ def endless() -> None:
 def test_a_pattern_that_tries_more_ways_than_can_be_tried_ends_as_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guard, "JUDGE_LIMIT_S", 0.05)
+    monkeypatch.setattr(isolation, "JUDGE_LIMIT_S", 0.05)
     slow = a_probe(expect=(Expectation(regex="(a+)+$"),))
     judged = judged_in_time(
         slow, Outcome.OK, Answer(text="a" * 60 + "b", finish_reason="stop"), None

@@ -1,5 +1,5 @@
-"""Measuring more often while something looks wrong: three more runs between two scheduled ones,
-paid from the reserve of the budget.
+"""More runs while drift detection suspects something: three between two scheduled ones, paid from
+the reserve of the token budget.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 from monitor.model import Probe
 
 TIMES = 4
-OFTEN_S = 600.0  # what runs more seldom says too little of now
+OFTEN_S = 600.0  # probes with longer intervals get no extra runs
 
 
 @dataclass(slots=True)
-class Boost:
-    """When each probe ran last, and how often beside its schedule since then. Times are monotonic
+class ExtraRuns:
+    """The last run of each probe, and its extra runs since the scheduled one. Times are monotonic
     seconds.
     """
 
     _ran_s: dict[str, float] = field(default_factory=dict)
     _extras: dict[str, int] = field(default_factory=dict)
-    _asked: set[str] = field(default_factory=set)
+    _requested: set[str] = field(default_factory=set)
 
     def due(self, probes: Iterable[Probe], now_s: float) -> list[Probe]:
-        """Which probes should run now although their schedule does not say so."""
+        """Returns the probes that should have an extra run now."""
         return [
             probe
             for probe in probes
-            if probe.capped and probe.name not in self._asked and self._is_due(probe, now_s)
+            if probe.capped and probe.name not in self._requested and self._is_due(probe, now_s)
         ]
 
     def _is_due(self, probe: Probe, now_s: float) -> bool:
@@ -39,18 +39,18 @@ class Boost:
             self._extras.get(probe.name, 0) < TIMES - 1 and now_s - ran_s >= probe.every_s / TIMES
         )
 
-    def ask(self, probe: Probe) -> None:
-        """Its next run is an extra one."""
-        self._asked.add(probe.name)
+    def request(self, probe: Probe) -> None:
+        """Makes the probe's next run an extra one."""
+        self._requested.add(probe.name)
 
     def begin(self, probe: Probe, now_s: float) -> bool:
-        """A run begins: whether it is an extra one."""
-        extra = probe.name in self._asked
-        self._asked.discard(probe.name)
+        """Notes the begin of a run; returns whether it is an extra one."""
+        extra = probe.name in self._requested
+        self._requested.discard(probe.name)
         self._ran_s[probe.name] = now_s
         self._extras[probe.name] = self._extras.get(probe.name, 0) + 1 if extra else 0
         return extra
 
-    def forget(self, probe: Probe) -> None:
-        """A run that was asked for will not come."""
-        self._asked.discard(probe.name)
+    def cancel(self, probe: Probe) -> None:
+        """Drops a request whose run will not happen."""
+        self._requested.discard(probe.name)

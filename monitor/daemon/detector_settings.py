@@ -1,4 +1,4 @@
-"""From the configuration, and from `--set` beside it, to what drift detection is told."""
+"""The settings of drift detection, from the configuration and from `--set`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from monitor.config.yamlfile import sentence
 from monitor.judge.drift.settings import DriftSettings
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
-#: What is a duration in the file, and what it is called and counted in inside.
+#: Durations of the configuration, with the name and unit (in seconds) of the judges' setting.
 DURATIONS = {
     "block": ("block_s", 1.0),
     "grace": ("grace_s", 1.0),
@@ -30,12 +30,12 @@ Classes = Mapping[str, ClassSettings]
 
 
 def drift_settings(settings: Settings) -> DriftSettings:
-    """The thresholds and service levels of a configuration."""
+    """Returns the thresholds and service levels of a configuration."""
     return thresholds(settings.detector, settings.classes)
 
 
 def thresholds(detector: DetectorSettings, classes: Classes) -> DriftSettings:
-    """As the judges know them."""
+    """Returns thresholds and service levels as the judges take them."""
     given = {name: getattr(detector, name) for name in DetectorSettings.model_fields}
     durations = {inside: given.pop(name) / unit_s for name, (inside, unit_s) in DURATIONS.items()}
     levels = {
@@ -44,11 +44,12 @@ def thresholds(detector: DetectorSettings, classes: Classes) -> DriftSettings:
     return DriftSettings(**given, **durations, levels=levels)
 
 
-def tried(
+def overridden(
     detector: DetectorSettings, classes: Classes, wishes: Sequence[str]
 ) -> tuple[DetectorSettings, Classes]:
-    """With `detector.KEY=VALUE` and `classes.NAME.ttft=VALUE` in the place of what is configured.
-    Whether thresholds go together is asked when all of them are there, so that their order does not
+    """Returns the configured values with `detector.KEY=VALUE` and `classes.NAME.ttft=VALUE` set.
+
+    Whether thresholds are consistent is checked after the last one, so that their order does not
     matter. Raises ConfigError.
     """
     together = []
@@ -83,7 +84,7 @@ def tried(
 def check_classes(
     wishes: Sequence[str], configured: Collection[str], measured: Collection[str]
 ) -> None:
-    """A level of a class that nobody knows would be tried on nothing. Raises ConfigError."""
+    """Raises ConfigError for a service level of an unknown class: it would have no effect."""
     known = sorted({*configured, *measured} - {""})
     for wish in wishes:
         match wish.partition("=")[0].strip().split("."):

@@ -1,6 +1,4 @@
-"""The edge: whatever a server answers and whatever it makes a judge do, the watch goes on, and the
-sample is stored.
-"""
+"""Isolation of faults: whatever a server answers, the watch goes on and the sample is stored."""
 
 from __future__ import annotations
 
@@ -19,28 +17,26 @@ from monitor.model import Marks, Outcome, Pin, Probe, Sample, Verdict
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-# of computing; an answer is judged in less than a millisecond, a megabyte of JSON in tenths of a
-# second
+# processor time; an answer takes less than a millisecond, a megabyte of JSON tenths of a second
 JUDGE_LIMIT_S = 1.0
 
 
 @contextmanager
 def only_logged(what: str, *values: object) -> Iterator[None]:
-    """What is done inside may fail without ending the round that it is part of. `what` and its
-    values as the log takes them. Expected failures (Told) are their caller's, and pass.
+    """Logs any failure of its block and goes on. `what` and its values are a log message.
+
+    Expected failures (UserError) are for the caller, and are raised.
     """
     try:
         yield
     except UserError:
         raise
-    except (
-        Exception
-    ):  # a fault of ours that an answer brought out: it must be seen, and must not blind us
+    except Exception:  # an internal error that an answer triggered must not end the watch
         log.exception(what, *values)
 
 
 def unreadable(sample: Sample, error: Exception) -> Measurement:
-    """The measurement of an answer that made the measuring itself fail."""
+    """Returns the measurement of an answer that made measuring itself fail."""
     log.error(
         "target=%s probe=%s an answer could not be read",
         sample.target,
@@ -49,41 +45,35 @@ def unreadable(sample: Sample, error: Exception) -> Measurement:
     )
     detail = (
         f"the answer could not be read ({type(error).__name__}: {error}); please report "
-        "it, the log has more"
+        "this with the log"
     )
     return Measurement(sample, Marks(), Answer(), detail, None)
 
 
 def judged_in_time(probe: Probe, outcome: Outcome, answer: Answer, pin: Pin | None) -> PinJudgement:
-    """The verdict on an answer; `unknown` where it takes longer than JUDGE_LIMIT_S: a `regex` of
-    the user's that tries too many ways, or an endless list under a schema, would stop the loop that
-    takes time stamps.
+    """Returns the verdict on an answer; `unknown` if judging takes longer than JUDGE_LIMIT_S: a
+    `regex` with catastrophic backtracking, or an endless list under a schema, would block the loop
+    that takes time stamps.
     """
     try:
         return within(JUDGE_LIMIT_S, lambda: judge_gate(probe, outcome, observed(answer), pin))
     except TooLongError:
-        why = (
-            "a `regex` or `pattern` with a repetition inside a repetition, such as (a+)+, "
-            "may try more ways than can be tried"
-        )
+        why = "a `regex` or `pattern` with nested repetition, such as (a+)+, can backtrack for ever"
         return PinJudgement(
             Verdict.UNKNOWN, f"the answer could not be judged within {JUDGE_LIMIT_S:g} s: {why}"
         )
 
 
 class TooLongError(BaseException):
-    """The time for it is over. No Exception, so that nothing on the way takes it for a failure of
-    its own.
-    """
+    """The time limit has passed. Not an Exception, so that no handler on the way catches it."""
 
 
 def within(limit_s: float, work: Callable[[], T]) -> T:
-    """Do something that computes, for at most `limit_s` seconds of the processor. Raises
-    TooLongError.
+    """Computes for at most `limit_s` seconds of processor time. Raises TooLongError.
 
-    The alarm is a signal, which Python's own code and its regular expressions look for while they
-    run (a thread would not help: they hold the interpreter's lock). Signals reach the main thread
-    only, where the daemon's loop is; elsewhere there is no limit.
+    The alarm is a signal, because Python's code and regular expressions check for signals while
+    they run; a thread would not help, since they hold the interpreter's lock. Signals reach only
+    the main thread, where the daemon's loop is; in other threads there is no limit.
     """
     armed = True
 
