@@ -132,7 +132,7 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from monitor.simulate.export import export  # noqa: PLC0415
+    from monitor.replay.virtual.export import export  # noqa: PLC0415
 
     print(
         export(

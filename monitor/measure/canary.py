@@ -25,6 +25,7 @@ from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, Serv
 
 # compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
 COLD_WAIT_S = 300.0
+HANG_AFTER_S = 10.0  # a step counter that stands still so long is a hang
 HOLD_OFF_S = 5.0  # vLLM may go on with a request after its client left (#54947)
 PAGE_SETTLE_S = 0.05  # the page may count the last engine step a moment after the stream has ended
 
@@ -64,7 +65,7 @@ class Canary:
     page: MetricsPage
     model: str | None
     cards: CardsNearby | None = None
-    hang_after_s: float = 10.0
+    hang_after_s: float = HANG_AFTER_S
 
     async def measure(
         self,
@@ -105,7 +106,7 @@ class Canary:
         result = await stream(
             self.http,
             request,
-            self._limits(probe, phase, compiling),
+            limits_of(probe, phase, compiling, self.hang_after_s),
             before.engine_steps,
             self._steps,
         )
@@ -114,20 +115,6 @@ class Canary:
         full = filled(sample, result, before, after, cards)
         detail = result.detail or still_reasoning(probe, result)
         return Measurement(full, result.marks, result.answer, detail, after, result.http_status)
-
-    def _limits(self, probe: Probe, phase: Phase, compiling: bool) -> Limits:
-        still_s = max(COLD_WAIT_S, self.hang_after_s)
-        if phase is Phase.COLD:
-            return Limits(
-                max_wait_s=None,
-                hang_after_s=still_s,
-                give_up_s=2 * still_s,
-                answer_s=probe.timeout_s,
-            )
-        hang_after_s = still_s if compiling else self.hang_after_s
-        return Limits(
-            max_wait_s=probe.max_wait_s, hang_after_s=hang_after_s, answer_s=probe.timeout_s
-        )
 
     async def _steps(self) -> float | None:
         return (await self.page.read()).engine_steps
@@ -170,6 +157,24 @@ class Canary:
                 return
             peak = max(peak, waiting or 0.0)
             await asyncio.sleep(0.25)
+
+
+def limits_of(
+    probe: Probe, phase: Phase, compiling: bool, hang_after_s: float = HANG_AFTER_S
+) -> Limits:
+    """How long this canary waits. A cold one waits for the compilation of its parameter set;
+    `compiling`: another one does. Pure.
+    """
+    still_s = max(COLD_WAIT_S, hang_after_s)
+    if phase is Phase.COLD:
+        return Limits(
+            max_wait_s=None, hang_after_s=still_s, give_up_s=2 * still_s, answer_s=probe.timeout_s
+        )
+    return Limits(
+        max_wait_s=probe.max_wait_s,
+        hang_after_s=still_s if compiling else hang_after_s,
+        answer_s=probe.timeout_s,
+    )
 
 
 def still_reasoning(probe: Probe, result: Stream) -> str | None:

@@ -22,7 +22,7 @@ SHIFT_NAT = (
 
 
 @dataclass(slots=True)
-class Unrest:
+class SampleNoise:
     """Of one sample: factors on the time of prefill and of decode, and what the network takes;
     factors on the rank of 95 % of the gaps between tokens and on the longest of them; and how far
     log-probabilities moved.
@@ -44,7 +44,7 @@ class Noise:
         self._wander = 0.0
         self._at_s = 0.0
 
-    def next(self, at_s: float) -> Unrest:
+    def next(self, at_s: float) -> SampleNoise:
         """For a sample at this moment."""
         keep = exp(-(at_s - self._at_s) / WANDER_TAU_S)
         self._wander = self._wander * keep + self._chance.gauss(0.0, WANDER_SD) * sqrt(
@@ -63,7 +63,7 @@ class Noise:
             1.0 + GAP_SD * (1.6 + gauss(0.0, 0.2)),
             1.0 + GAP_SD * (2.6 + abs(gauss(0.0, 0.6))),
         )
-        return Unrest(
+        return SampleNoise(
             prefill,
             decode,
             NETWORK_MS * exp(gauss(0.0, 0.3)),

@@ -1,0 +1,1 @@
+"""Replay: the judges over stored or simulated history, without a daemon."""

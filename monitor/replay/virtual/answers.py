@@ -1,0 +1,176 @@
+"""What the simulated server is asked and answers, read and judged by the daemon's own code; worked
+out once for each state of the server.
+
+The pins are those that `vllm-canary pin` makes of a healthy idle server before the history begins:
+one for each probe that asks for log-probabilities.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeVar
+
+from monitor.judge.expect import judge_answer
+from monitor.judge.gate import judge_gate
+from monitor.judge.pinned import PinJudgement, shift_between
+from monitor.judge.pinning import outputs_of
+from monitor.measure.answer import Answer, AnswerReader, observed
+from monitor.measure.lengthen import fitted
+from monitor.measure.request import canary_request, tokenize_body
+from monitor.measure.score import scored_tokens
+from monitor.model import ObservedAnswer, Outcome, Pin, Probe, Verdict
+from monitor.replay.virtual.noise import shift_nat
+from monitor.simulate.answers import LanguageModel, Prompt, Speech
+from monitor.simulate.asks import Ask, prompt_ids, read_ask
+from monitor.simulate.bodies import Frame, chat_choice, logprobs_of, prompt_logprobs_of, text_choice
+from monitor.simulate.wire import compact
+from monitor.simulate.world import World
+
+T = TypeVar("T")
+REPEATS, LIFE = 5, timedelta(days=30)  # as `pin` has them
+REASON = "what the healthy simulated server says, before this history begins"
+
+
+class Read(NamedTuple):
+    """An answer of the model, and what the daemon reads in it: as a stream, and as the gate sees
+    it.
+    """
+
+    speech: Speech
+    answer: Answer
+    observed: ObservedAnswer
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """One probe to one state of the server: the request, its prompt, and the answers to it."""
+
+    probe: Probe
+    request: Ask
+    model: LanguageModel
+    _answers: dict[int, Read] = field(default_factory=dict)
+    _judged: dict[tuple[int, int | None], PinJudgement] = field(default_factory=dict)
+
+    def answer(self, batch: int) -> Read:
+        """The whole answer that begins in a batch of this size."""
+        if batch not in self._answers:
+            self._answers[batch] = self._read(
+                self.model.speak(self.request.prompt, self.request.wish, batch)
+            )
+        return self._answers[batch]
+
+    def judged(self, answer: Read, pin: Pin | None) -> PinJudgement:
+        """The gate's verdict on a whole answer. Where another answer than the pinned one came, the
+        shift is that of the pinned one, scored.
+        """
+        key = (answer.speech.batch, None if pin is None else pin.id)
+        if key not in self._judged:
+            judgement = judge_gate(self.probe, Outcome.OK, answer.observed, pin)
+            if pin is not None and judgement.first_divergence is not None:
+                judgement = replace(judgement, logprob_shift=self._scored_shift(pin))
+            self._judged[key] = judgement
+        return self._judged[key]
+
+    def _read(self, speech: Speech) -> Read:
+        """What the daemon reads of the answer in one chunk."""
+        ask, length = self.request, len(speech.tokens)
+        frame = Frame("virtual", 0, "virtual", None, prompt_details=False, request_metrics=False)
+        logprobs = logprobs_of(self.model, ask, speech, 0, length)
+        choice = (chat_choice if ask.chat else text_choice)(ask, speech, 0, length, logprobs)
+        reader = AnswerReader()
+        reader.event(compact(frame.chunk(ask.chat, [choice])).encode(), 0)
+        answer = reader.close()
+        answer.prompt_tokens = len(ask.prompt.ids)
+        return Read(speech, answer, observed(answer))
+
+    def _scored_shift(self, pin: Pin) -> float | None:
+        """How far the pinned answer moved, scored as a part of the prompt."""
+        prompt, pinned = self.request.prompt, pin.outputs[0]
+        ids = pinned.token_ids
+        given = Prompt((*prompt.ids, *ids), prompt.question, (*prompt.given, *ids))
+        scores = self.model.prompt_scores(given, self.request.logprobs or 1)
+        found = {"choices": [{"prompt_logprobs": prompt_logprobs_of(scores)}]}
+        tokens = scored_tokens(found, pinned, len(prompt.ids))
+        return shift_between(pinned, ObservedAnswer(pinned.text, tokens, ids))
+
+
+@dataclass
+class Answers:
+    """The requests of all probes to one world, for each state that the world has been in."""
+
+    world: World
+    _models: dict[str, LanguageModel] = field(default_factory=dict)
+    _asked: dict[tuple[object, ...], Asked] = field(default_factory=dict)
+
+    def asked(self, probe: Probe) -> Asked:
+        """The probe as it is sent now. Raises ApiError where the server refuses the request."""
+        identity, variant = self.world.identity, self.world.answers
+        served = (identity.served_name, identity.template, variant, identity.max_model_len)
+        key = (probe.name, probe.revision, *served)
+        if key not in self._asked:
+            body = canary_request(probe, identity.served_name, "virtual", "virtual").body
+            request = read_ask(body, probe.endpoint == "chat", {}, identity, variant)
+            self._asked[key] = Asked(probe, request, self._model())
+        return self._asked[key]
+
+    def fitted(self, probe: Probe) -> Probe:
+        """The probe lengthened to its share of the context that the server has now."""
+        return _result(fitted(probe, self.world.identity.max_model_len, self._prompt_length))
+
+    def healthy(self, probe: Probe) -> Probe:
+        """The probe as `init` would write it: without expectations that the model does not meet."""
+        answer = self.asked(self.fitted(probe)).answer(1).observed
+        judged = judge_answer(probe, Outcome.OK, answer.text, answer.finish_reason)
+        return replace(probe, expect=()) if judged.verdict is Verdict.FAIL else probe
+
+    async def _prompt_length(self, probe: Probe) -> int:
+        identity = self.world.identity
+        body = tokenize_body(probe, identity.served_name)
+        return len(prompt_ids(body, identity, self.world.answers))
+
+    def _model(self) -> LanguageModel:
+        variant = self.world.answers
+        if variant not in self._models:
+            self._models[variant] = LanguageModel(variant, self.world.seed)
+        return self._models[variant]
+
+
+def make_pins(
+    probes: Sequence[Probe], answers: Answers, target: str, fingerprint: str, at: datetime
+) -> list[Pin]:
+    """A pin for each probe that asks for log-probabilities, of what the server says now."""
+    # a generator of its own, so that no sample depends on it
+    chance = random.Random(f"pins/{answers.world.seed}")  # noqa: S311 - a story, not a secret
+    pins: list[Pin] = []
+    for probe in probes:
+        if probe.sampling.get("logprobs"):
+            answer = answers.asked(probe).answer(1)
+            pin = Pin(
+                id=len(pins) + 1,
+                target=target,
+                probe=probe.name,
+                revision=probe.revision,
+                fingerprint=fingerprint,
+                reason=REASON,
+                author="simulate",
+                created_at=at,
+                expires_at=at + LIFE,
+                outputs=outputs_of([answer.observed] * REPEATS),
+                prompt_tokens=answer.observed.prompt_tokens,
+                noise_nat=round(max(shift_nat(chance) for _ in range(REPEATS)), 5),
+            )
+            pins.append(pin)
+    return pins
+
+
+def _result(coroutine: Coroutine[object, None, T]) -> T:
+    """The result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise RuntimeError("a coroutine of virtual time has waited for real time")

@@ -1,0 +1,237 @@
+"""Canaries in virtual time: measured, judged and stored as by the daemon, with its own code.
+
+What a daemon does besides is left out: the token budget, extra canaries while drift is suspected,
+the pause after a cancelled canary, and the few milliseconds in which a pinned answer is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import hypot
+
+from monitor.judge.gate import again, pin_for, was_alone
+from monitor.judge.phase import Stillness, judge_phase
+from monitor.judge.starts import Start, judge_start
+from monitor.measure.canary import filled, limits_of
+from monitor.measure.cardfigures import sample_fields
+from monitor.measure.patience import Patience
+from monitor.model import Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
+from monitor.replay.virtual.answers import Answers
+from monitor.replay.virtual.flight import Flight
+from monitor.replay.virtual.identity import Digests
+from monitor.replay.virtual.noise import Noise, SampleNoise
+from monitor.replay.virtual.readings import read_gpus, read_page, utc
+from monitor.simulate.asks import ApiError
+from monitor.simulate.blocks import prefix_keys
+from monitor.simulate.engine import EngineRequest, Handle
+from monitor.simulate.leap import LeapingWorld
+
+#: Yields the time until which it waits; it is woken earlier when its request is over.
+Waiting = Generator[float, None, None]
+Measuring = Generator[float, None, Sample]
+#: What the daemon makes of a server that takes no requests (World.refusal).
+REFUSED = {"down": Outcome.REFUSED, "dead": Outcome.HTTP_ERROR, "busy": Outcome.REJECTED}
+
+
+@dataclass(slots=True)
+class KnownServer:
+    """What is known of the server between two canaries, from its metrics page."""
+
+    start: Start | None = None
+    warmed: set[str] = field(default_factory=set)  # parameter sets that this start has answered
+    stillness: Stillness = field(default_factory=Stillness)
+    fitted: dict[str, Probe] = field(default_factory=dict)  # to the context of this start
+    _last_good: ServerPage | None = None
+    _away: bool = False
+    _last_canary_s: float | None = None
+
+    def note(self, page: ServerPage, now_s: float) -> None:
+        """Take up one page."""
+        new = judge_start(self.start, self._last_good, page, self._away)
+        if new is not None:
+            self.start = Start(new.started_at, page.at)
+            self.warmed, self.fitted = set(), {}
+        self._away = page.state == "refused" or (self._away and page.state == "timeout")
+        if page.state == "ok":
+            self.stillness.note(page.engine_steps, now_s)
+            self._last_good = page
+
+    def measured(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
+        """Take up one canary."""
+        self._last_canary_s = now_s
+        if outcome is Outcome.OK:
+            self.warmed.add(probe.parameter_set)
+
+    def phase_of(self, probe: Probe, before: ServerPage, now_s: float) -> Phase:
+        """How warm the server is for this probe."""
+        since_ours_s = None if self._last_canary_s is None else now_s - self._last_canary_s
+        is_new = probe.parameter_set not in self.warmed
+        return judge_phase(is_new, self.stillness, now_s, before.running, since_ours_s)
+
+
+@dataclass
+class VirtualWatch:
+    """The canaries of one simulated server. `samples`: what was stored so far."""
+
+    world: LeapingWorld
+    target: str
+    noise: Noise
+    pins: Sequence[Pin]
+    answers: Answers
+    digests: Digests
+    samples: list[Sample] = field(default_factory=list)
+    _server: KnownServer = field(default_factory=KnownServer)
+    _in_flight: list[Phase] = field(default_factory=list)
+    _salts: count[int] = field(default_factory=lambda: count(1))
+
+    def read_page(self) -> ServerPage:
+        """Read the metrics page and note what it says."""
+        page = read_page(self.world)
+        self._server.note(page, self.world.now_s)
+        return page
+
+    def run_all(self, probe: Probe) -> Waiting:
+        """A probe as it is meant: once, twice with the same salt, or again to decide a near tie."""
+        salt = f"{next(self._salts):x}"
+        first = yield from self._run(probe, salt)
+        if probe.same_salt_twice and first.outcome is Outcome.OK:
+            yield from self._run(again(probe), salt)
+        elif first.verdict is Verdict.NEAR_TIE and was_alone(first):
+            yield from self._run(probe, f"{next(self._salts):x}")
+
+    def _run(self, probe: Probe, salt: str) -> Measuring:
+        """One canary, measured, judged and stored."""
+        before, server, now_s = self.read_page(), self._server, self.world.now_s
+        if probe.context_share is not None:
+            probe = self._fitted(probe)
+        phase = server.phase_of(probe, before, now_s)
+        sample = Sample(
+            target=self.target,
+            probe=probe.name,
+            traffic_class=probe.traffic_class,
+            started_at=utc(self.world.unix_s),
+            phase=phase,
+            outcome=Outcome.ASLEEP,
+            fingerprint=self.digests.now(),
+            priority=probe.priority,
+            idle_before_s=server.stillness.for_s(now_s),
+        )
+        if not before.asleep:
+            self._in_flight.append(phase)
+            sample = yield from self._measured(probe, sample, before, salt)
+            self._in_flight.remove(phase)
+        else:
+            sample = self._judged(sample, probe)
+        self.samples.append(sample)
+        return sample
+
+    def _fitted(self, probe: Probe) -> Probe:
+        """Lengthened to the context, once for each start of the server."""
+        if probe.name not in self._server.fitted:
+            self._server.fitted[probe.name] = self.answers.fitted(probe)
+        return self._server.fitted[probe.name]
+
+    def _measured(self, probe: Probe, sample: Sample, before: ServerPage, salt: str) -> Measuring:
+        """The sample with all figures and its verdict."""
+        world, server = self.world, self._server
+        noise, sent_ns = self.noise.next(world.now_s), round(world.now_s * 1e9)
+        gpus_before = read_gpus(world, sent_ns)
+        limits = limits_of(probe, sample.phase, Phase.COLD in self._in_flight)
+        flight = Flight(Patience(limits, world.now_s, before.engine_steps))
+        outcome = self._sent(flight, probe, salt) or (yield from self._waited(flight))
+        stream = flight.stream(outcome, world.now_s, world.identity, noise)
+        after, gpus = None, {}
+        if outcome is not Outcome.REFUSED:
+            after, done_ns = read_page(world), round(world.now_s * 1e9)
+            gpus = sample_fields(gpus_before, read_gpus(world, done_ns), sent_ns, done_ns)
+        server.measured(probe, outcome, world.now_s)
+        if after is not None:
+            server.note(after, world.now_s)
+        return self._judged(filled(sample, stream, before, after, gpus), probe, flight, noise)
+
+    def _sent(self, flight: Flight, probe: Probe, salt: str) -> Outcome | None:
+        """Hand the request to the server; the outcome where it refuses."""
+        world, refusal = self.world, self.world.refusal()
+        if refusal is not None:
+            return REFUSED[refusal]
+
+        def on_tokens(handle: Handle, tokens: int, now_s: float) -> None:
+            flight.received(tokens, now_s, world.chunks if world.leaping else ())
+            world.halted = world.halted or handle.finished
+
+        def on_lost(_handle: Handle, _why: str) -> None:
+            flight.lost = world.halted = True
+
+        try:
+            flight.asked = asked = self.answers.asked(probe)
+            ids = asked.request.prompt.ids
+            flight.handle = world.submit(
+                EngineRequest(
+                    id=f"canary-{salt}",
+                    prompt_tokens=len(ids),
+                    max_tokens=probe.max_tokens,
+                    ending=flight.ending,
+                    # nobody else has the salt of a probe that is sent once
+                    prefix=prefix_keys(ids, world.config.block_size, salt)
+                    if probe.same_salt_twice
+                    else (),
+                    parameter_set=probe.parameter_set,
+                    on_tokens=on_tokens,
+                    on_lost=on_lost,
+                )
+            )
+        except (ApiError, ValueError):  # HTTP 400: more than the context or the cache holds
+            return Outcome.HTTP_ERROR
+        return None
+
+    def _waited(self, flight: Flight) -> Generator[float, None, Outcome]:
+        """Wait until the answer is whole or patience ends."""
+        world, patience = self.world, flight.patience
+        world.watched += 1
+        try:
+            while True:
+                yield patience.next_look_s(world.now_s)
+                if flight.over:
+                    return Outcome.STREAM_ERROR if flight.lost else Outcome.OK
+                if not patience.needs_look(world.now_s):
+                    continue
+                outcome = patience.looked(world.now_s, read_page(world).engine_steps)
+                if outcome is not None:
+                    if flight.handle is not None:
+                        world.cancel(flight.handle)
+                    return outcome
+        finally:
+            world.watched -= 1
+
+    def _judged(
+        self,
+        sample: Sample,
+        probe: Probe,
+        flight: Flight | None = None,
+        noise: SampleNoise | None = None,
+    ) -> Sample:
+        """The sample with its pin and verdict."""
+        start = self._server.start
+        pin, stale = pin_for(self.pins, probe, sample.fingerprint)
+        sample = replace(
+            sample,
+            pin=None if pin is None else pin.id,
+            stale=None if pin is None else stale,
+            process_start=None if start is None else start.started_at or start.seen_at,
+        )
+        if sample.outcome is not Outcome.OK or flight is None or noise is None:
+            return sample
+        judged = flight.judged(pin)
+        shift = judged.logprob_shift
+        if shift is not None and (judged.first_divergence is None or was_alone(sample)):
+            shift = hypot(shift, noise.shift_nat)
+        else:
+            shift = None
+        return replace(
+            sample,
+            verdict=judged.verdict,
+            first_divergence=judged.first_divergence,
+            logprob_shift=shift,
+        )

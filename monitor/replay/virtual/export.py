@@ -1,0 +1,209 @@
+"""`simulate --export`: days of what a daemon would have stored, in seconds of work.
+
+The engine, GPUs and scenarios are those of the simulated server in real time; what is stored of
+them is worked out by the code of the daemon (canary.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any, TextIO
+
+from monitor.config.probes import load_probes, shipped_probes_dir
+from monitor.config.settings import Settings
+from monitor.errors import USAGE, Told
+from monitor.model import SAMPLE_FIELDS, Probe, Sample, ServerPage
+from monitor.replay.virtual.answers import Answers, make_pins
+from monitor.replay.virtual.canary import VirtualWatch
+from monitor.replay.virtual.identity import Digests
+from monitor.replay.virtual.noise import Noise
+from monitor.replay.virtual.readings import utc
+from monitor.replay.virtual.schedule import VirtualSchedule
+from monitor.show.records import iso, sample_record
+from monitor.simulate.assemble import make_world, switch
+from monitor.simulate.leap import LeapingWorld
+from monitor.simulate.looks import LookedAtCard
+from monitor.simulate.scenario import Scenario
+from monitor.store import tables
+from monitor.store.pinfile import to_yaml
+
+# a Monday; always the same, so that the same seed writes the same file
+EPOCH = datetime(2026, 1, 5, tzinfo=UTC)
+TARGET = "simulated"
+COLD_S = 1.0  # as `simulate` has it
+ONSET_SHARE = 0.5  # half of the time is healthy: the judges learn their baseline from it
+SERVER_FIELDS = tuple(f.name for f in fields(ServerPage) if f.name in tables.server_reading.c)
+GPU_FIELDS = tuple(name for name in tables.gpu_reading.c.keys() if name not in {"id", "at_us"})
+#: `kind` is server or gpu; the columns of the other kind stay empty.
+READING_FIELDS = ("kind", "target", "at", *SERVER_FIELDS, *GPU_FIELDS)
+#: Decimal places of a sample's figures, where they are not three: a file of a week stays small.
+PLACES = {
+    "decode_tok_s": 4,
+    "spec_acceptance": 4,
+    "kv_usage": 5,
+    "logprob_shift": 5,
+    "throttle_thermal_ms": 6,
+    "throttle_power_ms": 6,
+    "throttle_brake_ms": 6,
+}
+_server_values = attrgetter(*SERVER_FIELDS)
+
+
+class ExportError(Told):
+    """A file that cannot be written, or a history without its scenario."""
+
+    exit_code = USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written; `str` is the text for a person."""
+
+    file: Path
+    readings_file: Path
+    pins_file: Path
+    samples: int
+    readings: int
+    pins: int
+    hours: float
+    took_s: float
+    scenario: Scenario
+    onset: str
+
+    def __str__(self) -> str:
+        raises = self.scenario.raises
+        must = "it must raise nothing"
+        if raises is not None:
+            cause = f" ({raises.cause})" if raises.cause else ""
+            must = f"from {self.onset} on it must raise {raises.kind}{cause}"
+        return (
+            f"{self.file}: {self.samples} samples of {self.hours:g} h, {self.readings_file}: "
+            f"{self.readings} readings, "
+            f"{self.pins_file}: the {self.pins} pins they are judged by, in {self.took_s:.1f} s\n"
+            f"scenario {self.scenario.name}: {self.scenario.about}; {must}"
+        )
+
+
+def export(
+    file: Path,
+    hours: float,
+    gpus: Sequence[str] = ("h100",),
+    scenario: str = "calm",
+    seed: int = 0,
+    thermal_speed: float = 1.0,
+    onset_hours: float | None = None,
+) -> Exported:
+    """Write FILE.csv, FILE.readings.csv and FILE.pins.yaml; the scenario begins after `onset_hours`
+    (None: half of the time).
+
+    Raises ScenarioError, UnknownCardError and ExportError.
+    """
+    began_s = time.perf_counter()
+    onset_hours = hours * ONSET_SHARE if onset_hours is None else onset_hours
+    if not 0 <= onset_hours < hours:
+        raise ExportError(
+            f"the scenario would begin after {onset_hours:g} h, but the history has {hours:g} "
+            "h; let it begin within them"
+        )
+    world = _world(gpus, seed, thermal_speed)
+    story = switch(world, scenario, onset_hours * 3600)
+    watch, pages = played(world, hours)
+    samples = sorted(watch.samples, key=attrgetter("started_at"))
+    rows = [*_server_rows(pages), *_gpu_rows(world)]
+    readings_file = file.with_name(f"{file.stem}.readings.csv")
+    pins_file = file.with_name(f"{file.stem}.pins.yaml")
+    _write(file, SAMPLE_FIELDS, map(_sample_row, samples, range(1, len(samples) + 1)))
+    _write(readings_file, READING_FIELDS, sorted(rows, key=itemgetter(2)))
+    with _opened(pins_file) as out:
+        out.write(to_yaml(watch.pins))
+    return Exported(
+        file=file,
+        readings_file=readings_file,
+        pins_file=pins_file,
+        samples=len(samples),
+        readings=len(rows),
+        pins=len(watch.pins),
+        hours=hours,
+        took_s=time.perf_counter() - began_s,
+        scenario=story,
+        onset=str(iso(utc(EPOCH.timestamp() + onset_hours * 3600))),
+    )
+
+
+def virtual_probes(answers: Answers) -> list[Probe]:
+    """The probes that come with the product, as `init` writes them for this server."""
+    settings = Settings.model_validate({"targets": [{"name": TARGET, "url": "http://127.0.0.1:1"}]})
+    return [answers.healthy(probe) for probe in load_probes(shipped_probes_dir(), settings)]
+
+
+def played(world: LeapingWorld, hours: float) -> tuple[VirtualWatch, Sequence[ServerPage]]:
+    """Watch a world for so long; the pins are taken of what it answers now."""
+    answers, digests = Answers(world), Digests(world)
+    probes = virtual_probes(answers)
+    watch = VirtualWatch(
+        world=world,
+        target=TARGET,
+        noise=Noise(world.seed),
+        pins=make_pins(probes, answers, TARGET, digests.now(), EPOCH),
+        answers=answers,
+        digests=digests,
+    )
+    schedule = VirtualSchedule(world, watch)
+    schedule.fill(probes)
+    schedule.run(hours * 3600)
+    return watch, schedule.pages
+
+
+def _world(gpus: Sequence[str], seed: int, thermal_speed: float) -> LeapingWorld:
+    world = make_world(gpus, seed, thermal_speed, EPOCH.timestamp(), LeapingWorld, LookedAtCard)
+    assert isinstance(world, LeapingWorld)  # noqa: S101 - for the type checker
+    for gpu in world.cards:
+        if isinstance(gpu, LookedAtCard):
+            gpu.seed(seed)
+    world.set("cold_s", COLD_S)
+    return world
+
+
+def _sample_row(sample: Sample, number: int) -> Sequence[object]:
+    record: dict[str, Any] = sample_record(sample) | {"id": number}
+    return [
+        round(value, PLACES.get(name, 3)) if type(value) is float else value
+        for name, value in record.items()
+    ]
+
+
+def _server_rows(pages: Iterable[ServerPage]) -> Iterator[tuple[object, ...]]:
+    nothing = (None,) * len(GPU_FIELDS)
+    for page in pages:
+        yield ("server", TARGET, iso(page.at), *_server_values(page), *nothing)
+
+
+def _gpu_rows(world: LeapingWorld) -> Iterator[tuple[object, ...]]:
+    nothing = (None,) * len(SERVER_FIELDS)
+    for gpu in world.cards:
+        for at_s, values in gpu.looked if isinstance(gpu, LookedAtCard) else ():
+            yield ("gpu", None, iso(utc(world.epoch_s + at_s)), *nothing, *values)
+
+
+def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with _opened(file) as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """Raises ExportError."""
+    try:
+        with file.open("w", encoding="utf-8", newline="") as out:
+            yield out
+    except OSError as error:
+        raise ExportError(f"{file} cannot be written: {error.strerror}") from None
