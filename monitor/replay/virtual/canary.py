@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import count
 from math import hypot
+from typing import Any
 
 from monitor.judge.gate import again, pin_for, was_alone
 from monitor.judge.phase import Stillness, judge_phase
@@ -57,6 +59,10 @@ class KnownServer:
         if page.state == "ok":
             self.stillness.note(page.engine_steps, now_s)
             self._last_good = page
+
+    def shown_start(self) -> datetime | None:
+        """When the process started; when it was first seen, where the server does not tell."""
+        return None if self.start is None else self.start.started_at or self.start.seen_at
 
     def measured(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
         """Take up one canary."""
@@ -106,24 +112,28 @@ class VirtualWatch:
         before, server, now_s = self.read_page(), self._server, self.world.now_s
         if probe.context_share is not None:
             probe = self._fitted(probe)
-        phase = server.phase_of(probe, before, now_s)
+        digest = self.digests.now()
+        pin, stale = pin_for(self.pins, probe, digest)
         sample = Sample(
             target=self.target,
             probe=probe.name,
             traffic_class=probe.traffic_class,
             started_at=utc(self.world.unix_s),
-            phase=phase,
+            phase=server.phase_of(probe, before, now_s),
             outcome=Outcome.ASLEEP,
-            fingerprint=self.digests.now(),
+            fingerprint=digest,
+            pin=None if pin is None else pin.id,
+            stale=None if pin is None else stale,
             priority=probe.priority,
             idle_before_s=server.stillness.for_s(now_s),
         )
+        judged: dict[str, Any] = {}
         if not before.asleep:
-            self._in_flight.append(phase)
-            sample = yield from self._measured(probe, sample, before, salt)
-            self._in_flight.remove(phase)
-        else:
-            sample = self._judged(sample, probe)
+            self._in_flight.append(sample.phase)
+            sample, flight, noise = yield from self._measured(probe, sample, before, salt)
+            self._in_flight.remove(sample.phase)
+            judged = noise.uneven(sample) | _judged(sample, flight, pin, noise)
+        sample = replace(sample, process_start=server.shown_start(), **judged)
         self.samples.append(sample)
         return sample
 
@@ -133,8 +143,10 @@ class VirtualWatch:
             self._server.fitted[probe.name] = self.answers.fitted(probe)
         return self._server.fitted[probe.name]
 
-    def _measured(self, probe: Probe, sample: Sample, before: ServerPage, salt: str) -> Measuring:
-        """The sample with all figures and its verdict."""
+    def _measured(
+        self, probe: Probe, sample: Sample, before: ServerPage, salt: str
+    ) -> Generator[float, None, tuple[Sample, Flight, SampleNoise]]:
+        """The sample with all its figures."""
         world, server = self.world, self._server
         noise, sent_ns = self.noise.next(world.now_s), round(world.now_s * 1e9)
         gpus_before = read_gpus(world, sent_ns)
@@ -149,7 +161,7 @@ class VirtualWatch:
         server.measured(probe, outcome, world.now_s)
         if after is not None:
             server.note(after, world.now_s)
-        return self._judged(filled(sample, stream, before, after, gpus), probe, flight, noise)
+        return filled(sample, stream, before, after, gpus), flight, noise
 
     def _sent(self, flight: Flight, probe: Probe, salt: str) -> Outcome | None:
         """Hand the request to the server; the outcome where it refuses."""
@@ -205,33 +217,19 @@ class VirtualWatch:
         finally:
             world.watched -= 1
 
-    def _judged(
-        self,
-        sample: Sample,
-        probe: Probe,
-        flight: Flight | None = None,
-        noise: SampleNoise | None = None,
-    ) -> Sample:
-        """The sample with its pin and verdict."""
-        start = self._server.start
-        pin, stale = pin_for(self.pins, probe, sample.fingerprint)
-        sample = replace(
-            sample,
-            pin=None if pin is None else pin.id,
-            stale=None if pin is None else stale,
-            process_start=None if start is None else start.started_at or start.seen_at,
-        )
-        if sample.outcome is not Outcome.OK or flight is None or noise is None:
-            return sample
-        judged = flight.judged(pin)
-        shift = judged.logprob_shift
-        if shift is not None and (judged.first_divergence is None or was_alone(sample)):
-            shift = hypot(shift, noise.shift_nat)
-        else:
-            shift = None
-        return replace(
-            sample,
-            verdict=judged.verdict,
-            first_divergence=judged.first_divergence,
-            logprob_shift=shift,
-        )
+
+def _judged(sample: Sample, flight: Flight, pin: Pin | None, noise: SampleNoise) -> dict[str, Any]:
+    """The verdict on a finished answer. Where another answer than the pinned one came, the daemon
+    has the pinned one scored, if nobody else was served.
+    """
+    if sample.outcome is not Outcome.OK:
+        return {}
+    judged = flight.judged(pin)
+    shift = judged.logprob_shift
+    if judged.first_divergence is not None and not was_alone(sample):
+        shift = None
+    return {
+        "verdict": judged.verdict,
+        "first_divergence": judged.first_divergence,
+        "logprob_shift": None if shift is None else hypot(shift, noise.shift_nat),
+    }

@@ -4,7 +4,8 @@ received."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
 
 from monitor.judge.pinned import PinJudgement
@@ -99,28 +100,20 @@ class Flight:
         if self.answer is None or self.handle is None or self.first_s is None:
             return Answer()
         times_ns = self._times_ns(sent_ns, self.handle, noise)
-        whole, first_ns = self.answer.answer, times_ns[0]
-        arrived = replace(
-            whole,
-            first_event_ns=first_ns,
-            first_token_ns=first_ns,
-            first_visible_ns=first_ns,
-            last_token_ns=times_ns[-1],
-            tokens_at_first=self.tokens_at_first,
-            arrivals_ns=times_ns,
-        )
+        answer = copy(self.answer.answer)
+        answer.first_event_ns = answer.first_token_ns = answer.first_visible_ns = times_ns[0]
+        answer.arrivals_ns, answer.last_token_ns = times_ns, times_ns[-1]
+        answer.tokens_at_first = self.tokens_at_first
         if outcome is not Outcome.OK:
-            said = "".join(self.answer.speech.texts[: self.tokens])
-            ids = whole.token_ids[: self.tokens]
-            return replace(arrived, text=said, token_ids=ids, logprobs=[], finish_reason=None)
+            answer.text = "".join(self.answer.speech.texts[: self.tokens])
+            answer.token_ids = answer.token_ids[: self.tokens]
+            answer.finish_reason = answer.prompt_tokens = None
+            return answer
         handle = self.handle
-        return replace(
-            arrived,
-            prompt_tokens=handle.request.prompt_tokens,
-            completion_tokens=self.tokens,
-            cached_tokens=handle.cached if identity.prompt_tokens_details else None,
-            server_metrics=_timing(handle, noise) if identity.per_request_metrics else None,
-        )
+        answer.completion_tokens = self.tokens
+        answer.cached_tokens = handle.cached if identity.prompt_tokens_details else None
+        answer.server_metrics = _timing(handle, noise) if identity.per_request_metrics else None
+        return answer
 
     def _times_ns(self, sent_ns: int, handle: Handle, noise: SampleNoise) -> list[int]:
         """When each chunk came, made uneven."""

@@ -11,6 +11,8 @@ import random
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
+from monitor.model import Sample
+
 WANDER_SD, WANDER_TAU_S = 0.004, 2400.0
 DECODE_SD, PREFILL_SD = 0.003, 0.05
 SLOW_SHARE, SLOW_LEAST, SLOW_MOST = 0.004, 0.10, 0.40
@@ -34,6 +36,15 @@ class SampleNoise:
     gap_p95: float
     gap_max: float
     shift_nat: float
+
+    def uneven(self, sample: Sample) -> dict[str, float]:
+        """Figures of a sample whose gaps between tokens are not all alike."""
+        if sample.itl_p95_ms is None or sample.itl_max_ms is None:
+            return {}
+        return {
+            "itl_p95_ms": sample.itl_p95_ms * self.gap_p95,
+            "itl_max_ms": sample.itl_max_ms * self.gap_max,
+        }
 
 
 class Noise:
