@@ -19,7 +19,7 @@ from monitor.judge.starts import Start, judge_start
 from monitor.measure.canary import filled, limits_of
 from monitor.measure.cardfigures import sample_fields
 from monitor.measure.patience import Patience
-from monitor.model import Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
+from monitor.model import GpuReading, Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
 from monitor.replay.virtual.answers import Answers
 from monitor.replay.virtual.flight import Flight
 from monitor.replay.virtual.identity import Digests
@@ -90,6 +90,7 @@ class VirtualWatch:
     samples: list[Sample] = field(default_factory=list)
     _server: KnownServer = field(default_factory=KnownServer)
     _in_flight: list[Phase] = field(default_factory=list)
+    _gpus: tuple[float, dict[str, GpuReading]] = (-1.0, {})  # the last ones, and when
     _salts: count[int] = field(default_factory=lambda: count(1))
 
     def read_page(self) -> ServerPage:
@@ -132,7 +133,7 @@ class VirtualWatch:
             self._in_flight.append(sample.phase)
             sample, flight, noise = yield from self._measured(probe, sample, before, salt)
             self._in_flight.remove(sample.phase)
-            judged = noise.uneven(sample) | _judged(sample, flight, pin, noise)
+            judged = _judged(sample, flight, pin, noise)
         sample = replace(sample, process_start=server.shown_start(), **judged)
         self.samples.append(sample)
         return sample
@@ -148,20 +149,27 @@ class VirtualWatch:
     ) -> Generator[float, None, tuple[Sample, Flight, SampleNoise]]:
         """The sample with all its figures."""
         world, server = self.world, self._server
-        noise, sent_ns = self.noise.next(world.now_s), round(world.now_s * 1e9)
-        gpus_before = read_gpus(world, sent_ns)
+        noise, begin_s, gpus_before = self.noise.next(world.now_s), world.now_s, self._read_gpus()
         limits = limits_of(probe, sample.phase, Phase.COLD in self._in_flight)
-        flight = Flight(Patience(limits, world.now_s, before.engine_steps))
+        flight = Flight(Patience(limits, begin_s, before.engine_steps))
         outcome = self._sent(flight, probe, salt) or (yield from self._waited(flight))
         stream = flight.stream(outcome, world.now_s, world.identity, noise)
         after, gpus = None, {}
         if outcome is not Outcome.REFUSED:
-            after, done_ns = read_page(world), round(world.now_s * 1e9)
-            gpus = sample_fields(gpus_before, read_gpus(world, done_ns), sent_ns, done_ns)
+            after = read_page(world)
+            times_ns = round(begin_s * 1e9), round(world.now_s * 1e9)
+            gpus = sample_fields(gpus_before, self._read_gpus(), *times_ns)
         server.measured(probe, outcome, world.now_s)
         if after is not None:
             server.note(after, world.now_s)
         return filled(sample, stream, before, after, gpus), flight, noise
+
+    def _read_gpus(self) -> dict[str, GpuReading]:
+        """The GPUs now; the next canary of a round begins where the last one ended."""
+        at_s, now_s = self._gpus[0], self.world.now_s
+        if at_s != now_s:
+            self._gpus = now_s, read_gpus(self.world)
+        return self._gpus[1]
 
     def _sent(self, flight: Flight, probe: Probe, salt: str) -> Outcome | None:
         """Hand the request to the server; the outcome where it refuses."""

@@ -104,6 +104,20 @@ class Exported:
         )
 
 
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Lets the garbage collector run rarely: hundreds of thousands of rows stay, and to walk over
+    them again and again would take a tenth of the time.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@rare_collections()
 def export(
     file: Path,
     hours: float,
@@ -127,8 +141,7 @@ def export(
         )
     world = _world(gpus, seed, thermal_speed)
     story = switch(world, scenario, onset_hours * 3600)
-    with _rare_collections():
-        watch, pages = played(world, hours)
+    watch, pages = played(world, hours)
     samples = sorted(watch.samples, key=attrgetter("started_at"))
     rows = [*_server_rows(pages), *_gpu_rows(world)]
     readings_file = file.with_name(f"{file.stem}.readings.csv")
@@ -213,19 +226,6 @@ def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Lets the garbage collector run rarely: hundreds of thousands of rows stay, and to walk over
-    them again and again would take a tenth of the time.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(200_000, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, repeat
+from itertools import accumulate
 
 from monitor.judge.pinned import PinJudgement
 from monitor.measure.answer import Answer
@@ -99,31 +99,30 @@ class Flight:
         """The answer as far as it came; usage and the server's own figures stand at its end."""
         if self.answer is None or self.handle is None or self.first_s is None:
             return Answer()
-        times_ns = self._times_ns(sent_ns, self.handle, noise)
-        answer = copy(self.answer.answer)
-        answer.first_event_ns = answer.first_token_ns = answer.first_visible_ns = times_ns[0]
-        answer.arrivals_ns, answer.last_token_ns = times_ns, times_ns[-1]
+        answer, handle = copy(self.answer.answer), self.handle
+        self._time(answer, sent_ns, handle, noise)
         answer.tokens_at_first = self.tokens_at_first
         if outcome is not Outcome.OK:
             answer.text = "".join(self.answer.speech.texts[: self.tokens])
             answer.token_ids = answer.token_ids[: self.tokens]
             answer.finish_reason = answer.prompt_tokens = None
             return answer
-        handle = self.handle
         answer.completion_tokens = self.tokens
         answer.cached_tokens = handle.cached if identity.prompt_tokens_details else None
         answer.server_metrics = _timing(handle, noise) if identity.per_request_metrics else None
         return answer
 
-    def _times_ns(self, sent_ns: int, handle: Handle, noise: SampleNoise) -> list[int]:
-        """When each chunk came, made uneven."""
+    def _time(self, answer: Answer, sent_ns: int, handle: Handle, noise: SampleNoise) -> None:
+        """Say when its chunks came, made uneven."""
         first_s = handle.first_s or handle.arrived_s
         scheduled_s = handle.scheduled_s or handle.arrived_s
         wait_s = scheduled_s - handle.arrived_s + (first_s - scheduled_s) * noise.prefill
-        first_ns = sent_ns + wait_s * 1e9 + noise.network_ms * 1e6
-        scale = noise.decode * 1e9
-        gaps = chain.from_iterable(repeat(gap_s * scale, times) for gap_s, times in self.gaps)
-        return list(map(int, accumulate(gaps, initial=first_ns)))
+        decode_s = ((self.last_s or first_s) - (self.first_s or first_s)) * noise.decode
+        first_ns = sent_ns + round(wait_s * 1e9 + noise.network_ms * 1e6)
+        answer.first_event_ns = answer.first_token_ns = answer.first_visible_ns = first_ns
+        answer.last_token_ns = first_ns + round(decode_s * 1e9)
+        gaps_ns = (gap_s * 1e9 for gap_s in noise.gaps(self.gaps))
+        answer.arrivals_ns = list(map(int, accumulate(gaps_ns, initial=first_ns)))
 
 
 def _timing(handle: Handle, noise: SampleNoise) -> dict[str, float]:

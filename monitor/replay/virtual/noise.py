@@ -8,10 +8,9 @@ with a slow wander and rare slow samples on top, both assumed.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
-
-from monitor.model import Sample
 
 WANDER_SD, WANDER_TAU_S = 0.004, 2400.0
 DECODE_SD, PREFILL_SD = 0.003, 0.05
@@ -37,14 +36,17 @@ class SampleNoise:
     gap_max: float
     shift_nat: float
 
-    def uneven(self, sample: Sample) -> dict[str, float]:
-        """Figures of a sample whose gaps between tokens are not all alike."""
-        if sample.itl_p95_ms is None or sample.itl_max_ms is None:
-            return {}
-        return {
-            "itl_p95_ms": sample.itl_p95_ms * self.gap_p95,
-            "itl_max_ms": sample.itl_max_ms * self.gap_max,
-        }
+    def gaps(self, gaps: Sequence[tuple[float, int]]) -> list[float]:
+        """Gaps between tokens, given with their number, one by one and as uneven as they are: the
+        slowest twentieth is somewhat slower. In the order of their length: only percentiles of
+        them are stored.
+        """
+        uneven = [gap * self.decode for gap, times in sorted(gaps) for _ in range(times)]
+        if uneven:
+            for place in range(-(-19 * len(uneven) // 20) - 1, len(uneven)):
+                uneven[place] *= self.gap_p95
+            uneven[-1] *= self.gap_max / self.gap_p95
+        return uneven
 
 
 class Noise:

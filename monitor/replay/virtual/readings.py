@@ -84,10 +84,10 @@ def _without(page: ServerPage, families: tuple[str, ...]) -> ServerPage:
     return replace(page, **missing) if missing else page
 
 
-def read_gpus(world: World, monotonic_ns: int) -> dict[str, GpuReading]:
+def read_gpus(world: World) -> dict[str, GpuReading]:
     """The GPUs of a server now, by UUID."""
     world.settle()
-    at = utc(world.unix_s)
+    at, monotonic_ns = utc(world.unix_s), round(world.now_s * 1e9)
     readings = (_reading(card, at, monotonic_ns) for card in world.cards if isinstance(card, Card))
     return {reading.uuid: reading for reading in readings}
 
