@@ -28,7 +28,7 @@ from causestories import BLIND, FELT_PCT, THERMAL, Run, Said, expectations, tell
 from common import ROOT, percentile
 from proofpage import stamp, write_section
 
-from monitor.simulate.scenario import Raises
+from monitor.simulate.scenarios.scenario import Raises
 
 PAGE = ROOT / "docs" / "detection.md"
 WORK = Path.home() / ".cache" / "vllm-canary" / "causes"

@@ -21,10 +21,10 @@ from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.replay import Replay, in_order
 from monitor.judge.drift.values import DriftSettings
 from monitor.model import CanaryPoint, CardPoint, Finding, Pin, PinnedOutput, Point, Severity
+from monitor.replay.virtual.export import EPOCH, export
 from monitor.simulate.assemble import make_world
-from monitor.simulate.cards import CardKind, kind_of
-from monitor.simulate.export import EPOCH, export
-from monitor.simulate.scenario import Raises, load, names
+from monitor.simulate.gpu.kinds import GpuKind, kind_of
+from monitor.simulate.scenarios.scenario import Raises, load, names
 from monitor.store.csvpoints import ReadingCsv, SampleCsv
 
 ONSET_H = 14.0
@@ -243,7 +243,7 @@ def _said(entry: Entry, book: Watched) -> Said:
     )
 
 
-def _felt_min(card: CardKind, points: Iterable[Point]) -> float | None:
+def _felt_min(card: GpuKind, points: Iterable[Point]) -> float | None:
     """When the clocks had fallen so far that decoding was 3 % slower, by the model's own
     elasticity: its truth, not a measurement.
     """

@@ -102,14 +102,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
-    from monitor.simulate.exporter import exporter  # noqa: PLC0415
-    from monitor.simulate.server import CONTROL, SimulatedServer  # noqa: PLC0415
+    from monitor.simulate.api.server import CONTROL, SimulatedServer  # noqa: PLC0415
+    from monitor.simulate.gpu.dcgm import exporter  # noqa: PLC0415
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = SimulatedServer(world, args.host, args.port)
-    async with server, exporter(server, args.host, args.dcgm_port) as cards:
+    async with server, exporter(server, args.host, args.dcgm_port) as gpus:
         speed = (
             f"; heat moves {args.thermal_speed:g} times faster, tokens in real time"
             if args.thermal_speed != 1
@@ -119,7 +119,7 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
             f"simulated vLLM {world.identity.version} with {args.gpus} x {args.gpu} on "
             f"{server.url}{speed}"
         )
-        print(f"its cards, as a DCGM exporter shows them: {cards.url}/metrics")
+        print(f"its cards, as a DCGM exporter shows them: {gpus.url}/metrics")
         print(story)
         print(
             (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monitor.simulate.card import Card
-from monitor.simulate.cards import CardKind, kind_of
-from monitor.simulate.crowd import Crowd
-from monitor.simulate.engine import EngineConfig
+from monitor.simulate.engine.costs import EngineConfig
+from monitor.simulate.gpu.gpu import Gpu
+from monitor.simulate.gpu.kinds import GpuKind, kind_of
 from monitor.simulate.identity import Identity
-from monitor.simulate.scenario import Play, Scenario, load
+from monitor.simulate.scenarios.scenario import Play, Scenario, load
+from monitor.simulate.traffic.background import BackgroundTraffic
 from monitor.simulate.world import World
 
 NOMINAL = kind_of("h100")  # the card that EngineConfig's default costs belong to
@@ -18,7 +18,7 @@ KV_BYTES_PER_TOKEN = 131_072  # of the same model, see EngineConfig
 LARGE_MIB = 70_000  # from here on vLLM's defaults for a batch are larger (engine/arg_utils.py)
 
 
-def engine_config(kind: CardKind | None) -> EngineConfig:
+def engine_config(kind: GpuKind | None) -> EngineConfig:
     """The default engine on another card: decode by its memory's bandwidth, prefill by its
     arithmetic, the cache by its memory.
     """
@@ -37,9 +37,7 @@ def engine_config(kind: CardKind | None) -> EngineConfig:
     return config
 
 
-def make_cards(
-    names: Sequence[str], thermal_speed: float = 1.0, kind: type[Card] = Card
-) -> list[Card]:
+def make_gpus(names: Sequence[str], thermal_speed: float = 1.0, kind: type[Gpu] = Gpu) -> list[Gpu]:
     """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises
     UnknownCardError.
     """
@@ -57,19 +55,19 @@ def make_world(
     thermal_speed: float = 1.0,
     epoch_s: float = 0.0,
     kind: type[World] = World,
-    card_kind: type[Card] = Card,
+    gpu_kind: type[Gpu] = Gpu,
 ) -> World:
     """A server on these cards, with a crowd that is silent at first; the first card decides its
     speed. Raises UnknownCardError.
     """
-    cards = make_cards(names, thermal_speed, card_kind)
+    gpus = make_gpus(names, thermal_speed, gpu_kind)
     world = kind(
-        config=engine_config(cards[0].kind if cards else None),
-        cards=cards,
+        config=engine_config(gpus[0].kind if gpus else None),
+        gpus=gpus,
         seed=seed,
         epoch_s=epoch_s,
     )
-    Crowd(world)
+    BackgroundTraffic(world)
     return world
 
 
@@ -80,9 +78,9 @@ def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Sce
     scenario = load(name_or_file, world.settable, world.check)
     for play in [source for source in world.sources if isinstance(source, Play)]:
         world.sources.remove(play)
-        play.take_back()
+        play.revert()
     speed = (
-        max((card.thermal_speed for card in world.cards if isinstance(card, Card)), default=1.0)
+        max((gpu.thermal_speed for gpu in world.gpus if isinstance(gpu, Gpu)), default=1.0)
         if scenario.paced_by_heat
         else 1.0
     )

@@ -35,19 +35,17 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar, Literal
 
-from monitor.simulate.answers import VARIANTS
-from monitor.simulate.counters import Counters
-from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Handle, Speeds
+from monitor.simulate.engine.costs import EngineConfig, Speeds
+from monitor.simulate.engine.counters import Counters
+from monitor.simulate.engine.engine import Engine
+from monitor.simulate.engine.requests import EngineRequest, Handle
+from monitor.simulate.engine.scheduler import Gauges
 from monitor.simulate.identity import Identity, system_fingerprint
-from monitor.simulate.peers import Background, CardLike, Source
+from monitor.simulate.model.language_model import VARIANTS
+from monitor.simulate.protocols import EventSource, ForeseeableSource, GpuLike
 from monitor.simulate.settings import SettingError, assign, checked, settable, shown
-from monitor.simulate.steps import Gauges
 
-__all__ = ["CardLike", "SettingError", "Source", "World"]
-
-CARD_STEP_S = (
-    0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
-)
+GPU_STEP_S = 0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
 LONGEST_DOWN_S = 1e6  # of a restart
 EXIT_AFTER_S = 5.0  # the API server exits 4.5 to 5 s after its engine died (seen on vLLM 0.32 CPU)
 
@@ -59,16 +57,16 @@ class World:
     counters_kind: ClassVar[type[Counters]] = Counters
     config: EngineConfig = field(default_factory=EngineConfig)
     identity: Identity = field(default_factory=Identity)
-    cards: Sequence[CardLike] = ()
+    gpus: Sequence[GpuLike] = ()
     seed: int = 0
     epoch_s: float = 0.0
     answers: str = "healthy"
-    sources: list[Source] = field(default_factory=list)
+    sources: list[EventSource] = field(default_factory=list)
     groups: dict[str, object] = field(
         default_factory=dict
     )  # name -> dataclass whose fields can be set as NAME.FIELD
     on_change: Callable[[], None] | None = None
-    background: Background | None = (
+    background: ForeseeableSource | None = (
         None  # the source among them that can say beforehand what it will send
     )
     now_s: float = field(default=0.0, init=False)
@@ -81,7 +79,7 @@ class World:
         self.engine = Engine(
             self.config, self.speeds, self.identity.max_model_len, self.seed, self.counters_kind
         )
-        self._told_s = 0.0  # up to here it is known what the cards did
+        self._accounted_s = 0.0  # up to here it is known what the cards did
         self._span_s = self._busy_s = self._prefill_s = (
             0.0  # known, but the cards were not yet told
         )
@@ -112,7 +110,7 @@ class World:
     def settle(self) -> None:
         """Tell the cards everything up to now."""
         self._account()
-        self._tell()
+        self._advance_gpus()
 
     @property
     def unix_s(self) -> float:
@@ -172,9 +170,9 @@ class World:
     @property
     def settable(self) -> tuple[str, ...]:
         """Every name that `set` takes."""
-        cards = [settable(card) for card in self.cards]
-        each = [f"card.{name}" for name in (cards[0] if cards else ())]
-        one = [f"card.{index}.{name}" for index, names in enumerate(cards) for name in names]
+        gpus = [settable(gpu) for gpu in self.gpus]
+        each = [f"card.{name}" for name in (gpus[0] if gpus else ())]
+        one = [f"card.{index}.{name}" for index, names in enumerate(gpus) for name in names]
         grouped = [
             f"{group}.{name}" for group, thing in self.groups.items() for name in settable(thing)
         ]
@@ -183,7 +181,7 @@ class World:
             *settable(Identity),
             "answers",
             "restart",
-            *(["driver_version"] if self.cards else []),
+            *(["driver_version"] if self.gpus else []),
         )
         return (*plain, *grouped, *each, *one)
 
@@ -260,7 +258,7 @@ class World:
         for name, value in changes.items():
             self.set(name, value)
         lost = self.engine.restart(self.down_until_s, self.identity.max_model_len)
-        self._say_lost(lost, "restarted")
+        self._report_lost(lost, "restarted")
         self.changed()
 
     def system_fingerprint(self) -> str | None:
@@ -273,7 +271,7 @@ class World:
 
     def speeds(self, work_s: float = 0.0) -> Speeds:
         """The slowest card sets the pace of all. `work_s`: after so much more work."""
-        found = [card.speeds(work_s) for card in self.cards]
+        found = [gpu.speeds(work_s) for gpu in self.gpus]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -294,10 +292,10 @@ class World:
     def _live_or_die(self) -> None:
         self.died_s = self.now_s if self.config.dead else None
         if self.config.dead:
-            self._say_lost(self.engine.lose_all(), "died")
+            self._report_lost(self.engine.lose_all(), "died")
 
     @staticmethod
-    def _say_lost(lost: Sequence[Handle], why: str) -> None:
+    def _report_lost(lost: Sequence[Handle], why: str) -> None:
         for handle in lost:
             if handle.request.on_lost is not None:
                 handle.request.on_lost(handle, why)
@@ -308,9 +306,9 @@ class World:
         index, _, of_one = rest.partition(".")
         things: Sequence[object]
         if group == "card" and index.isdigit():
-            things, attribute = self.cards[int(index) : int(index) + 1], of_one
+            things, attribute = self.gpus[int(index) : int(index) + 1], of_one
         elif group == "card" or name == "driver_version":
-            things, attribute = self.cards, rest or name
+            things, attribute = self.gpus, rest or name
         elif rest:
             things, attribute = [self.groups[group]] if group in self.groups else [], rest
         else:
@@ -327,31 +325,31 @@ class World:
     def _account(self) -> None:
         """Note what the cards did since the last time, up to now."""
         current, now_s = self.engine.current, self.now_s
-        if now_s <= self._told_s:
+        if now_s <= self._accounted_s:
             return
         if current is not None:
-            self._note(min(current.start_s, now_s), 0.0, 0.0)
-            self._note(min(current.end_s, now_s), current.busy, current.prefill_share)
-        self._note(now_s, 0.0, 0.0)
+            self._account_span(min(current.start_s, now_s), 0.0, 0.0)
+            self._account_span(min(current.end_s, now_s), current.busy, current.prefill_share)
+        self._account_span(now_s, 0.0, 0.0)
 
-    def _note(self, to_s: float, busy: float, prefill_share: float) -> None:
-        dt_s = to_s - self._told_s
+    def _account_span(self, to_s: float, busy: float, prefill_share: float) -> None:
+        dt_s = to_s - self._accounted_s
         if dt_s <= 0:
             return
-        self._told_s = to_s
-        if not busy and dt_s > CARD_STEP_S:
-            self._tell()  # else a moment's work would be spread over a long rest
+        self._accounted_s = to_s
+        if not busy and dt_s > GPU_STEP_S:
+            self._advance_gpus()  # else a moment's work would be spread over a long rest
         self._span_s += dt_s
         self._busy_s += dt_s * busy
         self._prefill_s += dt_s * busy * prefill_share
-        if self._span_s >= CARD_STEP_S:
-            self._tell()
+        if self._span_s >= GPU_STEP_S:
+            self._advance_gpus()
 
-    def _tell(self) -> None:
+    def _advance_gpus(self) -> None:
         if self._span_s <= 0:
             return
-        for card in self.cards:
-            card.advance(
+        for gpu in self.gpus:
+            gpu.advance(
                 self._span_s,
                 self._busy_s / self._span_s,
                 self._prefill_s / self._busy_s if self._busy_s else 0.0,

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from monitor.simulate.server import SimulatedServer
+from monitor.simulate.api.server import SimulatedServer
 
 Client = httpx.AsyncClient
 CAPTURES = Path(__file__).parent.parent / "captures" / "vllm-0.32.0"

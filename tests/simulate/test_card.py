@@ -8,28 +8,27 @@ import time
 
 import pytest
 
-from monitor.simulate.card import (
+from monitor.simulate.gpu.gpu import DriverReading, Gpu
+from monitor.simulate.gpu.kinds import KINDS, UnknownGpuError, kind_of
+from monitor.simulate.gpu.physics import (
     GPU_IDLE,
     HW_POWER_BRAKE,
     HW_SLOWDOWN,
     HW_THERMAL,
     SW_POWER_CAP,
     SW_THERMAL,
-    Card,
-    CardReading,
 )
-from monitor.simulate.cards import KINDS, UnknownCardError, kind_of
 
 
 def settled(
-    card: Card, hours: float = 2.0, busy: float = 1.0, prefill_share: float = 0.0
-) -> CardReading:
-    card.advance(hours * 3600, busy, prefill_share)
-    return card.reading()
+    gpu: Gpu, hours: float = 2.0, busy: float = 1.0, prefill_share: float = 0.0
+) -> DriverReading:
+    gpu.advance(hours * 3600, busy, prefill_share)
+    return gpu.reading()
 
 
 def test_a_healthy_h100_that_decodes_draws_420_watts_at_53_to_54_degrees() -> None:
-    reading = settled(Card(kind_of("h100")))
+    reading = settled(Gpu(kind_of("h100")))
     assert reading.power_w == pytest.approx(420, abs=1)
     assert 53 <= reading.temp_c <= 54
     assert reading.sm_clock_mhz == 1980
@@ -39,7 +38,7 @@ def test_a_healthy_h100_that_decodes_draws_420_watts_at_53_to_54_degrees() -> No
 def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_cap_bit_that_is_no_fault() -> (
     None
 ):
-    reading = settled(Card(kind_of("rtx3090")))
+    reading = settled(Gpu(kind_of("rtx3090")))
     assert reading.temp_c == 68
     assert reading.sm_clock_mhz == pytest.approx(1839, abs=3)
     assert reading.event_reasons == SW_POWER_CAP
@@ -50,7 +49,7 @@ def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_c
 def test_a_healthy_gb10_stands_at_70_to_74_degrees_and_2470_to_2496_megahertz_without_a_reason_bit() -> (
     None
 ):
-    reading = settled(Card(kind_of("dgx-spark")))
+    reading = settled(Gpu(kind_of("dgx-spark")))
     assert 70 <= reading.temp_c <= 74
     assert 2470 <= reading.sm_clock_mhz <= 2496
     assert reading.event_reasons == 0
@@ -59,25 +58,25 @@ def test_a_healthy_gb10_stands_at_70_to_74_degrees_and_2470_to_2496_megahertz_wi
 
 
 def test_a_healthy_4090_stands_at_63_degrees() -> None:
-    assert settled(Card(kind_of("rtx4090"))).temp_c == 63
+    assert settled(Gpu(kind_of("rtx4090"))).temp_c == 63
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_no_healthy_card_throttles_for_heat_or_power_whatever_it_works_on(name: str) -> None:
-    card = Card(kind_of(name))
+    gpu = Gpu(kind_of(name))
     for share in (0.0, 0.5, 1.0):
-        reading = settled(card, prefill_share=share)
+        reading = settled(gpu, prefill_share=share)
         assert reading.sw_thermal_ns == reading.hw_thermal_ns == reading.brake_ns == 0
         assert reading.event_reasons in {
             0,
-            SW_POWER_CAP if card.kind.power_cap_bit == "always" else 0,
+            SW_POWER_CAP if gpu.kind.power_cap_bit == "always" else 0,
         }
 
 
 def test_an_idle_card_reaches_its_idle_temperature_in_one_exact_step_of_any_length() -> None:
-    whole, pieces = Card(kind_of("rtx3090")), Card(kind_of("rtx3090"))
-    for card in (whole, pieces):
-        card.advance(600, 1.0)
+    whole, pieces = Gpu(kind_of("rtx3090")), Gpu(kind_of("rtx3090"))
+    for gpu in (whole, pieces):
+        gpu.advance(600, 1.0)
     whole.advance(5000, 0.0)
     for _ in range(500):
         pieces.advance(10, 0.0)
@@ -90,20 +89,20 @@ def test_an_idle_card_says_that_it_is_idle_and_one_whose_power_cap_bit_always_st
     None
 ):
     for name, reasons, counted in (("h100", GPU_IDLE, 0), ("rtx3090", SW_POWER_CAP, 700e9)):
-        card = Card(kind_of(name))
-        card.advance(100, 0.5)
-        card.advance(600, 0.0)
-        assert card.reading().event_reasons == reasons
-        assert card.reading().sw_power_ns == pytest.approx(counted)
+        gpu = Gpu(kind_of(name))
+        gpu.advance(100, 0.5)
+        gpu.advance(600, 0.0)
+        assert gpu.reading().event_reasons == reasons
+        assert gpu.reading().sw_power_ns == pytest.approx(counted)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_length_of_the_steps_does_not_change_the_story_of_a_busy_card(name: str) -> None:
-    coarse, fine = Card(kind_of(name)), Card(kind_of(name))
-    for card, step in ((coarse, 15.0), (fine, 0.05)):
-        card.cooling = 1.4
+    coarse, fine = Gpu(kind_of(name)), Gpu(kind_of(name))
+    for gpu, step in ((coarse, 15.0), (fine, 0.05)):
+        gpu.cooling = 1.4
         for _ in range(round(300 / step)):
-            card.advance(step, 1.0)
+            gpu.advance(step, 1.0)
     assert coarse.temp_c == pytest.approx(fine.temp_c, abs=0.3)
     assert coarse.reading().energy_j == pytest.approx(fine.reading().energy_j, rel=0.005)
 
@@ -118,15 +117,15 @@ def test_the_length_of_the_steps_does_not_change_the_story_of_a_busy_card(name: 
 def test_an_h100_whose_cooling_fails_within_an_hour_throttles_before_decode_suffers(
     share: float, counter_min: float, prefill_min: float, decode_min: float
 ) -> None:
-    card = Card(kind_of("h100"))
-    card.advance(3600, 1.0, share)
+    gpu = Gpu(kind_of("h100"))
+    gpu.advance(3600, 1.0, share)
     seen: dict[str, float] = {}
     for second in range(3600):
-        card.cooling = 1 + 3.5 * second / 3600
-        card.advance(1, 1.0, share)
-        speeds = card.speeds()
+        gpu.cooling = 1 + 3.5 * second / 3600
+        gpu.advance(1, 1.0, share)
+        speeds = gpu.speeds()
         happened = {
-            "counter": card.reading().sw_thermal_ns > 0,
+            "counter": gpu.reading().sw_thermal_ns > 0,
             "prefill": speeds.prefill < 0.97,
             "decode": speeds.decode < 0.97,
         }
@@ -136,53 +135,53 @@ def test_an_h100_whose_cooling_fails_within_an_hour_throttles_before_decode_suff
     assert seen["counter"] == pytest.approx(counter_min, abs=1)
     assert seen["prefill"] == pytest.approx(prefill_min, abs=1)
     assert seen["decode"] == pytest.approx(decode_min, abs=1)
-    assert card.temp_c == pytest.approx(87, abs=1)
+    assert gpu.temp_c == pytest.approx(87, abs=1)
 
 
 def test_a_hot_card_says_thermal_and_recovers_when_it_is_cooled_again() -> None:
-    card = Card(kind_of("h100"), cooling=5.0)
-    hot = settled(card, hours=1)
+    gpu = Gpu(kind_of("h100"), cooling=5.0)
+    hot = settled(gpu, hours=1)
     assert hot.event_reasons & SW_THERMAL
     assert hot.sm_clock_mhz < 1900
     assert hot.margin_c is not None
     assert hot.margin_c <= 1
-    card.cooling = 1.0
-    cool = settled(card, hours=0.5)
+    gpu.cooling = 1.0
+    cool = settled(gpu, hours=0.5)
     assert cool.event_reasons == 0
     assert cool.sm_clock_mhz == 1980
     assert cool.sw_thermal_ns >= hot.sw_thermal_ns
 
 
 def test_a_card_that_heats_faster_than_the_governor_acts_is_halved_by_the_hardware() -> None:
-    card = Card(kind_of("h100"))
-    card.advance(3600, 1.0, 1.0)
-    card.cooling, card.inlet_c = 9.0, 55
+    gpu = Gpu(kind_of("h100"))
+    gpu.advance(3600, 1.0, 1.0)
+    gpu.cooling, gpu.inlet_c = 9.0, 55
     seen = 0
     for _ in range(200):
-        card.advance(1, 1.0, 1.0)
-        seen |= card.reading().event_reasons
+        gpu.advance(1, 1.0, 1.0)
+        seen |= gpu.reading().event_reasons
     assert seen & HW_THERMAL
     assert seen & HW_SLOWDOWN
-    assert card.reading().hw_thermal_ns > 0
+    assert gpu.reading().hw_thermal_ns > 0
 
 
 def test_hot_memory_takes_decode_and_leaves_prefill_while_the_core_is_cool() -> None:
-    card = Card(kind_of("h100"), memory_cooling=6.0)
-    reading = settled(card)
+    gpu = Gpu(kind_of("h100"), memory_cooling=6.0)
+    reading = settled(gpu)
     assert reading.event_reasons & SW_THERMAL
     assert reading.temp_c < 60
     assert reading.mem_temp_c is not None
     assert reading.mem_temp_c >= 95
-    assert card.speeds().decode < 0.9 < card.speeds().prefill
+    assert gpu.speeds().decode < 0.9 < gpu.speeds().prefill
 
 
 def test_a_lower_power_limit_pins_the_power_there_at_a_lower_clock_and_a_lower_temperature() -> (
     None
 ):
-    card = Card(kind_of("rtx4090"))
-    free = settled(card)
-    card.power_limit_w = 250
-    capped = settled(card)
+    gpu = Gpu(kind_of("rtx4090"))
+    free = settled(gpu)
+    gpu.power_limit_w = 250
+    capped = settled(gpu)
     assert capped.event_reasons == SW_POWER_CAP
     assert capped.power_w == pytest.approx(250, abs=1)
     assert capped.power_limit_w == 250
@@ -192,8 +191,8 @@ def test_a_lower_power_limit_pins_the_power_there_at_a_lower_clock_and_a_lower_t
 
 
 def test_the_power_brake_halves_the_clock_and_only_its_counter_runs() -> None:
-    card = Card(kind_of("h100"), power_brake=True)
-    reading = settled(card, hours=0.1)
+    gpu = Gpu(kind_of("h100"), power_brake=True)
+    reading = settled(gpu, hours=0.1)
     assert reading.sm_clock_mhz == 990
     assert reading.event_reasons == HW_SLOWDOWN | HW_POWER_BRAKE
     assert reading.brake_ns == pytest.approx(360e9)
@@ -201,47 +200,47 @@ def test_the_power_brake_halves_the_clock_and_only_its_counter_runs() -> None:
 
 
 def test_a_hidden_limit_shows_in_clock_and_power_alone() -> None:
-    card = Card(kind_of("dgx-spark"))
-    free = settled(card)
-    card.hidden_limit_mhz = 799
-    limited = settled(card)
+    gpu = Gpu(kind_of("dgx-spark"))
+    free = settled(gpu)
+    gpu.hidden_limit_mhz = 799
+    limited = settled(gpu)
     assert limited.sm_clock_mhz == 799
     assert limited.event_reasons == 0
     assert limited.util == free.util == 1.0
     assert limited.power_w < free.power_w / 2
-    assert card.speeds().decode == pytest.approx(1 / (0.8 + 0.2 * 2509 / 799), rel=1e-3)
+    assert gpu.speeds().decode == pytest.approx(1 / (0.8 + 0.2 * 2509 / 799), rel=1e-3)
 
 
 def test_a_hot_room_is_a_hotter_card_by_as_much() -> None:
     assert (
-        settled(Card(kind_of("h100"), inlet_c=45)).temp_c
-        == settled(Card(kind_of("h100"))).temp_c + 15
+        settled(Gpu(kind_of("h100"), inlet_c=45)).temp_c
+        == settled(Gpu(kind_of("h100"))).temp_c + 15
     )
 
 
 def test_a_neighbour_takes_time_power_and_memory() -> None:
-    card = Card(kind_of("rtx4090"), model_mib=16_000, neighbour=0.4, neighbour_mib=6000)
-    reading = settled(card, busy=0.0)
+    gpu = Gpu(kind_of("rtx4090"), model_mib=16_000, neighbour=0.4, neighbour_mib=6000)
+    reading = settled(gpu, busy=0.0)
     assert reading.util == pytest.approx(0.4)
     assert reading.power_w > 100
     assert reading.vram_used_mib == 22_000
-    assert card.speeds().decode == pytest.approx(0.6, rel=0.02)
+    assert gpu.speeds().decode == pytest.approx(0.6, rel=0.02)
 
 
 def test_clocks_are_low_for_a_moment_after_ten_idle_seconds_and_not_after_nine() -> None:
-    card = Card(kind_of("h100"))
-    card.advance(5, 1.0)
-    card.advance(9, 0.0)
-    assert card.speeds().decode == pytest.approx(1.0)
-    card.advance(2, 0.0)
-    assert card.speeds().prefill < 0.3
-    card.advance(1, 1.0)
-    assert card.speeds().prefill > 0.99
+    gpu = Gpu(kind_of("h100"))
+    gpu.advance(5, 1.0)
+    gpu.advance(9, 0.0)
+    assert gpu.speeds().decode == pytest.approx(1.0)
+    gpu.advance(2, 0.0)
+    assert gpu.speeds().prefill < 0.3
+    gpu.advance(1, 1.0)
+    assert gpu.speeds().prefill > 0.99
 
 
 def test_heat_that_moves_thirty_times_faster_leaves_energy_and_counters_in_real_time() -> None:
-    fast = Card(kind_of("h100"), thermal_speed=30, cooling=5.0)
-    slow = Card(kind_of("h100"), cooling=5.0)
+    fast = Gpu(kind_of("h100"), thermal_speed=30, cooling=5.0)
+    slow = Gpu(kind_of("h100"), cooling=5.0)
     fast.advance(60, 1.0)
     slow.advance(1800, 1.0)
     assert fast.temp_c == pytest.approx(slow.temp_c, abs=0.5)
@@ -250,14 +249,14 @@ def test_heat_that_moves_thirty_times_faster_leaves_energy_and_counters_in_real_
 
 
 def test_days_of_busy_hours_cost_less_than_a_second() -> None:
-    card = Card(kind_of("rtx3090"))
+    gpu = Gpu(kind_of("rtx3090"))
     begin = time.process_time()
-    card.advance(72 * 3600, 1.0)
+    gpu.advance(72 * 3600, 1.0)
     assert time.process_time() - begin < 1.0
 
 
 def test_an_unknown_card_is_named_with_those_that_are_known() -> None:
     with pytest.raises(
-        UnknownCardError, match=r"no simulated card 'h200'; it is one of: h100, a100, rtx4090"
+        UnknownGpuError, match=r"no simulated card 'h200'; it is one of: h100, a100, rtx4090"
     ):
         kind_of("h200")

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.simulate.blocks import prefix_keys
-from monitor.simulate.engine import (
-    Ending,
-    Engine,
-    EngineConfig,
-    EngineRequest,
-    Handle,
-    Speeds,
-    State,
-    StepResult,
-)
+from monitor.simulate.engine.blocks import prefix_keys
+from monitor.simulate.engine.costs import EngineConfig, Speeds
+from monitor.simulate.engine.engine import Engine
+from monitor.simulate.engine.requests import Ending, EngineRequest, Handle, RequestState
+from monitor.simulate.engine.scheduler import StepResult
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,7 @@ def test_a_request_that_is_thrown_out_for_itself_does_not_stop_the_more_urgent_o
     first, urgent = Wanted(1.0, 75, 31, 0, ()), Wanted(1.203125, 62, 5, -1, ())
     few = [Wanted(0.0, 1, 1, 0, ())] * 6
     run = drive(engine_of(**config, enable_prefix_caching=False), [*few, first, urgent])
-    assert all(handle.state is State.FINISHED for handle in run.handles)
+    assert all(handle.state is RequestState.FINISHED for handle in run.handles)
 
 
 @settings(max_examples=150, deadline=None)
@@ -140,7 +134,7 @@ def test_every_request_gets_all_its_tokens_and_nothing_is_left_over(
     asked: list[Wanted], config: dict[str, object]
 ) -> None:
     run = drive(engine_of(**config), fitting(asked))
-    assert all(handle.state is State.FINISHED for handle in run.handles)
+    assert all(handle.state is RequestState.FINISHED for handle in run.handles)
     assert sum(count for step in run.steps for _, count in step.produced) == sum(
         w.answer for w in asked
     )
@@ -194,7 +188,7 @@ def test_a_client_that_leaves_leaves_no_blocks_behind(
         engine.cancel(handle)
     assert (engine.running, engine.waiting, engine.scheduler.pool.used) == (0, 0, 0)
     assert sum(engine.counters.request_success.values()) == sum(
-        h.state is State.FINISHED for h in handles
+        h.state is RequestState.FINISHED for h in handles
     )
 
 

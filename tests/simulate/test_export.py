@@ -10,16 +10,16 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 
 import pytest
+from monitor.simulate.shipped import shipped_probes
 
 from monitor.cli import main
 from monitor.config import Settings, load_probes, shipped_probes_dir
 from monitor.judge.shift import LEAST_REPEATS, NOISE_FLOOR_NAT
 from monitor.model import SAMPLE_FIELDS, Outcome, Phase, Verdict
+from monitor.replay.virtual.export import ExportError, export
 from monitor.simulate import records
 from monitor.simulate.assemble import make_world, switch
-from monitor.simulate.export import ExportError, export
-from monitor.simulate.leap import LeapingWorld
-from monitor.simulate.shipped import shipped_probes
+from monitor.simulate.fastforward.world import FastForwardWorld
 from monitor.simulate.world import World
 from monitor.store import tables
 from monitor.store.pinfile import from_yaml
@@ -85,7 +85,7 @@ def test_the_probes_are_read_as_the_daemon_reads_them() -> None:
     for name, probe in ours.items():
         for what in ("traffic_class", "every_s", "max_wait_s", "parameter_set"):
             assert getattr(probe, what) == getattr(daemon[name], what), (name, what)
-        assert probe.wish.max_tokens == daemon[name].max_tokens
+        assert probe.limits.max_tokens == daemon[name].max_tokens
 
 
 def test_the_first_answer_of_each_parameter_set_is_cold_and_the_first_after_a_rest_idle(
@@ -123,17 +123,17 @@ def test_a_lone_canary_measures_the_engines_own_rate_with_a_little_unrest(
 
 def test_readings_come_on_a_clock_of_their_own(calm: tuple[Rows, Rows]) -> None:
     server = [row for row in calm[1] if row["kind"] == "server"]
-    cards = [row for row in calm[1] if row["kind"] == "gpu"]
+    gpus = [row for row in calm[1] if row["kind"] == "gpu"]
     assert len(server) == pytest.approx(2 * 3600 / 15, abs=2)
-    assert len(cards) == pytest.approx(2 * 3600 / 5, abs=2)
+    assert len(gpus) == pytest.approx(2 * 3600 / 5, abs=2)
     tokens = numbers(server, "generation_tokens")
     assert tokens == sorted(tokens)
-    energy = numbers(cards, "energy_j")
+    energy = numbers(gpus, "energy_j")
     assert energy == sorted(energy)
     assert all(
         a <= b <= c
         for a, b, c in zip(
-            *(numbers(cards, f"power_w_{k}") for k in ("min", "median", "max")), strict=True
+            *(numbers(gpus, f"power_w_{k}") for k in ("min", "median", "max")), strict=True
         )
     )
 
@@ -225,10 +225,10 @@ def test_leaps_change_nothing_but_the_work(scenario: str) -> None:
             c.inter_token_latency.sum,
             c.e2e_latency.sum,
             c.queue_time.sum,
-            made.cards[0].reading().energy_j,
+            made.gpus[0].reading().energy_j,
         ]  # type: ignore[attr-defined]
 
-    assert story(LeapingWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
+    assert story(FastForwardWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
 
 
 def test_beside_the_samples_lie_the_pins_they_are_judged_by_as_pins_export_writes_them(

@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 
 import pytest
+from monitor.simulate.asking import Asking
+from monitor.simulate.shipped import ShippedProbe, shipped_probes
 
 from monitor.config import Settings, load_probes, shipped_probes_dir
 from monitor.judge.gate import judge_gate
@@ -21,11 +23,9 @@ from monitor.judge.pinned import shift_between
 from monitor.judge.pinning import noise_of, outputs_of
 from monitor.judge.shift import NOISE_FLOOR_NAT
 from monitor.model import ObservedAnswer, Outcome, Pin, Probe, TokenLogprob
-from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, prompt_of
-from monitor.simulate.asking import Asking
+from monitor.replay.virtual.export import EPOCH, export
 from monitor.simulate.assemble import make_world
-from monitor.simulate.export import EPOCH, export
-from monitor.simulate.shipped import ShippedProbe, shipped_probes
+from monitor.simulate.model.language_model import VARIANTS, VOCABULARY, LanguageModel, prompt_of
 from monitor.simulate.world import World
 
 Rows = list[dict[str, str]]
@@ -107,10 +107,10 @@ def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_a
     tmp_path: Path,
 ) -> None:
     samples, readings = written(tmp_path, 0.5, "rtx3090")
-    cards = [row for row in readings if row["kind"] == "gpu"]
-    assert all(int(row["event_reasons"]) & 0x4 for row in cards[1:])
-    assert int(cards[-1]["throttle_power_ns"]) == pytest.approx(1800e9, rel=0.01)
-    assert {row["throttle_thermal_ns"] for row in cards} == {"0"}
+    gpus = [row for row in readings if row["kind"] == "gpu"]
+    assert all(int(row["event_reasons"]) & 0x4 for row in gpus[1:])
+    assert int(gpus[-1]["throttle_power_ns"]) == pytest.approx(1800e9, rel=0.01)
+    assert {row["throttle_thermal_ns"] for row in gpus} == {"0"}
     asked = [row for row in samples if row["probe"] == "decode-fixed"]
     assert all(
         float(row["throttle_power_ms"]) == pytest.approx(float(row["e2e_ms"]), rel=0.1)
@@ -119,10 +119,10 @@ def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_a
 
 
 def test_power_and_the_air_of_the_room_are_uneven(calm: tuple[Rows, Rows]) -> None:
-    cards = [row for row in calm[1] if row["kind"] == "gpu"]
-    busy = [float(row["power_w_median"]) for row in cards if float(row["util_min"]) > 0.94]
+    gpus = [row for row in calm[1] if row["kind"] == "gpu"]
+    busy = [float(row["power_w_median"]) for row in gpus if float(row["util_min"]) > 0.94]
     assert 0.003 < pstdev(busy) / mean(busy) < 0.03
-    asleep = [float(row["temp_c_median"]) for row in cards if float(row["util_max"]) == 0]
+    asleep = [float(row["temp_c_median"]) for row in gpus if float(row["util_max"]) == 0]
     assert 1 <= max(asleep) - min(asleep) <= 8
 
 
@@ -216,14 +216,18 @@ def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_s
 def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) -> ObservedAnswer:
     """What the daemon would observe."""
     prompt = probe.prompt(world.identity, model.variant)
-    speech = model.speak(prompt, probe.wish, batch)
+    generation = model.generate(prompt, probe.limits, batch)
     tokens = []
-    for place, token in enumerate(speech.tokens):
+    for place, token in enumerate(generation.tokens):
         ranked = model.scores(prompt, place, token, batch)[: probe.logprobs]
         top = {str(scored.token): scored.logprob for scored in ranked}
         tokens.append(TokenLogprob(str(token), ranked[0].logprob, top))
     return ObservedAnswer(
-        "".join(speech.texts), tuple(tokens), speech.tokens, speech.reason, len(prompt.ids)
+        "".join(generation.texts),
+        tuple(tokens),
+        generation.tokens,
+        generation.reason,
+        len(prompt.ids),
     )
 
 
@@ -281,7 +285,9 @@ def test_the_judging_is_that_of_the_daemon(variant: str) -> None:
                 pin,
             )
             state, prompt = asking.prompt(probe)
-            ours = asking.judged(probe, state, prompt, asking.speech(probe, state, prompt, batch))
+            ours = asking.judged(
+                probe, state, prompt, asking.generation(probe, state, prompt, batch)
+            )
             assert (ours.verdict, ours.first_divergence) == (
                 theirs.verdict.value,
                 theirs.first_divergence,

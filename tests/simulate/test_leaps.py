@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from monitor.simulate.assemble import make_world
-from monitor.simulate.card import Card
-from monitor.simulate.engine import Ending, EngineRequest, Handle
-from monitor.simulate.leap import LeapingWorld
-from monitor.simulate.scenario import ONE_SHOT
+from monitor.simulate.engine.requests import Ending, EngineRequest, Handle
+from monitor.simulate.fastforward.world import FastForwardWorld
+from monitor.simulate.gpu.gpu import Gpu
+from monitor.simulate.scenarios.scenario import ONE_SHOT
 from monitor.simulate.world import World
 
 STORIES: dict[str, list[tuple[float, dict[str, Any]]]] = {
@@ -69,8 +69,8 @@ def story(
         )
     world.advance(90)
     world.settle()
-    counters, card = world.engine.counters, world.cards[0]
-    assert isinstance(card, Card)
+    counters, gpu = world.engine.counters, world.gpus[0]
+    assert isinstance(gpu, Gpu)
     counts = [
         counters.generation_tokens,
         counters.prompt_tokens,
@@ -89,7 +89,7 @@ def story(
         counters.queue_time.sum,
         counters.prefill_time.sum,
     ]
-    seen = card.reading()
+    seen = gpu.reading()
     return [
         *counts,
         counters.iteration_tokens.count,
@@ -103,7 +103,7 @@ def story(
 
 @pytest.mark.parametrize("name", STORIES)
 def test_many_steps_at_once_change_nothing_but_the_work(name: str) -> None:
-    assert story(LeapingWorld, STORIES[name]) == pytest.approx(
+    assert story(FastForwardWorld, STORIES[name]) == pytest.approx(
         story(World, STORIES[name]), rel=3e-3, abs=1.01
     )
 
@@ -111,14 +111,14 @@ def test_many_steps_at_once_change_nothing_but_the_work(name: str) -> None:
 @pytest.mark.parametrize("gpu", ["rtx4090", "rtx3090", "dgx-spark"])
 def test_nor_on_cards_whose_clock_follows_their_temperature(gpu: str) -> None:
     acts = STORIES["a few users"]
-    assert story(LeapingWorld, acts, gpu) == pytest.approx(
+    assert story(FastForwardWorld, acts, gpu) == pytest.approx(
         story(World, acts, gpu), rel=1e-2, abs=2.5
     )
 
 
 def test_nor_on_a_card_that_throttles() -> None:
     acts = [(0.0, {"batch.clients": 4, "card.cooling": 4.0, "card.inlet_c": 45.0})]
-    ours, theirs = (story(kind, acts) for kind in (LeapingWorld, World))
+    ours, theirs = (story(kind, acts) for kind in (FastForwardWorld, World))
     assert theirs[-1] < 1800
     assert ours[-1] == pytest.approx(theirs[-1], rel=0.1)  # the governor swings
     assert ours[:-1] == pytest.approx(theirs[:-1], rel=0.01, abs=1.01)
@@ -126,20 +126,20 @@ def test_nor_on_a_card_that_throttles() -> None:
 
 def test_nor_where_the_cache_runs_full() -> None:
     acts = STORIES["a steady job"]
-    ours, theirs = (story(kind, acts, blocks=300) for kind in (LeapingWorld, World))
+    ours, theirs = (story(kind, acts, blocks=300) for kind in (FastForwardWorld, World))
     assert theirs[3] > 0  # somebody was thrown out
     assert ours == pytest.approx(theirs, rel=3e-3, abs=1.01)
 
 
 def test_drafts_are_taken_as_often() -> None:
     acts = [(0.0, {"batch.clients": 3, "num_speculative_tokens": 3, "spec_acceptance": 0.6})]
-    ours, theirs = (story(kind, acts) for kind in (LeapingWorld, World))
+    ours, theirs = (story(kind, acts) for kind in (FastForwardWorld, World))
     assert ours[0] == pytest.approx(theirs[0], rel=0.03)  # not the same draws
     assert ours[4] == pytest.approx(theirs[4], rel=0.01)
 
 
 def test_what_is_taken_back_while_many_steps_are_taken_at_once_is_gone() -> None:
-    world = make_world(["h100"], 1, kind=LeapingWorld)
+    world = make_world(["h100"], 1, kind=FastForwardWorld)
     world.set("max_num_seqs", 1)
     world.advance(1)
     handles: list[Handle] = []

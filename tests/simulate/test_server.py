@@ -22,10 +22,10 @@ from monitor.measure.canary import Canary, Measurement
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import client as http_client
 from monitor.model import Outcome, Phase, Probe, ServerPage
+from monitor.simulate.api.server import SimulatedServer
 from monitor.simulate.assemble import make_world
-from monitor.simulate.engine import EngineConfig
-from monitor.simulate.exporter import exporter
-from monitor.simulate.server import SimulatedServer
+from monitor.simulate.engine.costs import EngineConfig
+from monitor.simulate.gpu.dcgm import exporter
 from monitor.simulate.world import World
 
 Client = httpx.AsyncClient
@@ -471,12 +471,12 @@ async def test_the_cards_have_a_page_of_their_own_and_work_warms_them() -> None:
     world = make_world(["rtx3090"], thermal_speed=50)
     async with (
         SimulatedServer(world) as server,
-        exporter(server) as cards,
+        exporter(server) as gpus,
         httpx.AsyncClient() as http,
     ):
 
         async def temperature() -> float:
-            text = (await http.get(f"{cards.url}/metrics")).text
+            text = (await http.get(f"{gpus.url}/metrics")).text
             return float(
                 next(
                     line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_GPU_TEMP{")
@@ -487,7 +487,7 @@ async def test_the_cards_have_a_page_of_their_own_and_work_warms_them() -> None:
         async with batch_job(server, 4, 60) as batch:
             await asyncio.gather(*batch)
         assert await temperature() > cool + 5
-        assert (await http.get(f"{cards.url}/nowhere")).status_code == 404
+        assert (await http.get(f"{gpus.url}/nowhere")).status_code == 404
 
 
 async def test_two_hundred_idle_servers_cost_next_to_nothing() -> None:

@@ -23,10 +23,16 @@ from monitor.measure.request import canary_request, tokenize_body
 from monitor.measure.score import scored_tokens
 from monitor.model import ObservedAnswer, Outcome, Pin, Probe, Verdict
 from monitor.replay.virtual.noise import shift_nat
-from monitor.simulate.answers import LanguageModel, Prompt, Speech
-from monitor.simulate.asks import Ask, prompt_ids, read_ask
-from monitor.simulate.bodies import Frame, chat_choice, logprobs_of, prompt_logprobs_of, text_choice
-from monitor.simulate.wire import compact
+from monitor.simulate.api.bodies import (
+    ResponseFrame,
+    chat_choice,
+    logprobs_of,
+    prompt_logprobs_of,
+    text_choice,
+)
+from monitor.simulate.api.validation import CompletionRequest, prompt_ids, read_request
+from monitor.simulate.api.wire import compact
+from monitor.simulate.model.language_model import Generation, LanguageModel, Prompt
 from monitor.simulate.world import World
 
 T = TypeVar("T")
@@ -34,39 +40,39 @@ REPEATS, LIFE = 5, timedelta(days=30)  # as `pin` has them
 REASON = "what the healthy simulated server says, before this history begins"
 
 
-class Read(NamedTuple):
+class ReadAnswer(NamedTuple):
     """An answer of the model, and what the daemon reads in it: as a stream, and as the gate sees
     it.
     """
 
-    speech: Speech
+    generation: Generation
     answer: Answer
     observed: ObservedAnswer
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class ServedProbe:
     """One probe to one state of the server: the request, its prompt, and the answers to it."""
 
     probe: Probe
-    request: Ask
+    request: CompletionRequest
     model: LanguageModel
-    _answers: dict[int, Read] = field(default_factory=dict)
+    _answers: dict[int, ReadAnswer] = field(default_factory=dict)
     _judged: dict[tuple[int, int | None], PinJudgement] = field(default_factory=dict)
 
-    def answer(self, batch: int) -> Read:
+    def answer(self, batch: int) -> ReadAnswer:
         """The whole answer that begins in a batch of this size."""
         if batch not in self._answers:
             self._answers[batch] = self._read(
-                self.model.speak(self.request.prompt, self.request.wish, batch)
+                self.model.generate(self.request.prompt, self.request.limits, batch)
             )
         return self._answers[batch]
 
-    def judged(self, answer: Read, pin: Pin | None) -> PinJudgement:
+    def judged(self, answer: ReadAnswer, pin: Pin | None) -> PinJudgement:
         """The gate's verdict on a whole answer. Where another answer than the pinned one came, the
         shift is that of the pinned one, scored.
         """
-        key = (answer.speech.batch, None if pin is None else pin.id)
+        key = (answer.generation.batch, None if pin is None else pin.id)
         if key not in self._judged:
             judgement = judge_gate(self.probe, Outcome.OK, answer.observed, pin)
             if pin is not None and judgement.first_divergence is not None:
@@ -74,17 +80,19 @@ class Asked:
             self._judged[key] = judgement
         return self._judged[key]
 
-    def _read(self, speech: Speech) -> Read:
+    def _read(self, generation: Generation) -> ReadAnswer:
         """What the daemon reads of the answer in one chunk."""
-        ask, length = self.request, len(speech.tokens)
-        frame = Frame("virtual", 0, "virtual", None, prompt_details=False, request_metrics=False)
-        logprobs = logprobs_of(self.model, ask, speech, 0, length)
-        choice = (chat_choice if ask.chat else text_choice)(ask, speech, 0, length, logprobs)
+        ask, length = self.request, len(generation.tokens)
+        frame = ResponseFrame(
+            "virtual", 0, "virtual", None, prompt_details=False, request_metrics=False
+        )
+        logprobs = logprobs_of(self.model, ask, generation, 0, length)
+        choice = (chat_choice if ask.chat else text_choice)(ask, generation, 0, length, logprobs)
         reader = AnswerReader()
         reader.event(compact(frame.chunk(ask.chat, [choice])).encode(), 0)
         answer = reader.close()
         answer.prompt_tokens = len(ask.prompt.ids)
-        return Read(speech, answer, observed(answer))
+        return ReadAnswer(generation, answer, observed(answer))
 
     def _scored_shift(self, pin: Pin) -> float | None:
         """How far the pinned answer moved, scored as a part of the prompt."""
@@ -98,22 +106,22 @@ class Asked:
 
 
 @dataclass
-class Answers:
+class ProbeAnswers:
     """The requests of all probes to one world, for each state that the world has been in."""
 
     world: World
     _models: dict[str, LanguageModel] = field(default_factory=dict)
-    _asked: dict[tuple[object, ...], Asked] = field(default_factory=dict)
+    _asked: dict[tuple[object, ...], ServedProbe] = field(default_factory=dict)
 
-    def asked(self, probe: Probe) -> Asked:
+    def asked(self, probe: Probe) -> ServedProbe:
         """The probe as it is sent now. Raises ApiError where the server refuses the request."""
         identity, variant = self.world.identity, self.world.answers
         served = (identity.served_name, identity.template, variant, identity.max_model_len)
         key = (probe.name, probe.revision, *served)
         if key not in self._asked:
             body = canary_request(probe, identity.served_name, "virtual", "virtual").body
-            request = read_ask(body, probe.endpoint == "chat", {}, identity, variant)
-            self._asked[key] = Asked(probe, request, self._model())
+            request = read_request(body, probe.endpoint == "chat", {}, identity, variant)
+            self._asked[key] = ServedProbe(probe, request, self._model())
         return self._asked[key]
 
     def fitted(self, probe: Probe) -> Probe:
@@ -139,7 +147,7 @@ class Answers:
 
 
 def make_pins(
-    probes: Sequence[Probe], answers: Answers, target: str, fingerprint: str, at: datetime
+    probes: Sequence[Probe], answers: ProbeAnswers, target: str, fingerprint: str, at: datetime
 ) -> list[Pin]:
     """A pin for each probe that asks for log-probabilities, of what the server says now."""
     # a generator of its own, so that no sample depends on it

@@ -20,15 +20,15 @@ from monitor.measure.canary import filled, limits_of
 from monitor.measure.cardfigures import sample_fields
 from monitor.measure.patience import Patience
 from monitor.model import GpuReading, Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
-from monitor.replay.virtual.answers import Answers
+from monitor.replay.virtual.answers import ProbeAnswers
 from monitor.replay.virtual.flight import Flight
 from monitor.replay.virtual.identity import Digests
 from monitor.replay.virtual.noise import Noise, SampleNoise
 from monitor.replay.virtual.readings import read_gpus, read_page, utc
-from monitor.simulate.asks import ApiError
-from monitor.simulate.blocks import prefix_keys
-from monitor.simulate.engine import EngineRequest, Handle
-from monitor.simulate.leap import LeapingWorld
+from monitor.simulate.api.validation import ApiError
+from monitor.simulate.engine.blocks import prefix_keys
+from monitor.simulate.engine.requests import EngineRequest, Handle
+from monitor.simulate.fastforward.world import FastForwardWorld
 
 #: Yields the time until which it waits; it is woken earlier when its request is over.
 Waiting = Generator[float, None, None]
@@ -81,11 +81,11 @@ class KnownServer:
 class VirtualWatch:
     """The canaries of one simulated server. `samples`: what was stored so far."""
 
-    world: LeapingWorld
+    world: FastForwardWorld
     target: str
     noise: Noise
     pins: Sequence[Pin]
-    answers: Answers
+    answers: ProbeAnswers
     digests: Digests
     samples: list[Sample] = field(default_factory=list)
     _server: KnownServer = field(default_factory=KnownServer)
@@ -178,7 +178,7 @@ class VirtualWatch:
             return REFUSED[refusal]
 
         def on_tokens(handle: Handle, tokens: int, now_s: float) -> None:
-            flight.received(tokens, now_s, world.chunks if world.leaping else ())
+            flight.received(tokens, now_s, world.chunks if world.in_bulk else ())
             world.halted = world.halted or handle.finished
 
         def on_lost(_handle: Handle, _why: str) -> None:

@@ -22,7 +22,7 @@ from monitor.config.settings import Settings
 from monitor.errors import USAGE, Told
 from monitor.measure.cardfigures import GpuWindow
 from monitor.model import SAMPLE_FIELDS, Probe, Sample, ServerPage
-from monitor.replay.virtual.answers import Answers, make_pins
+from monitor.replay.virtual.answers import ProbeAnswers, make_pins
 from monitor.replay.virtual.canary import VirtualWatch
 from monitor.replay.virtual.identity import Digests
 from monitor.replay.virtual.noise import Noise
@@ -30,9 +30,9 @@ from monitor.replay.virtual.readings import utc
 from monitor.replay.virtual.schedule import VirtualSchedule
 from monitor.show.records import iso
 from monitor.simulate.assemble import make_world, switch
-from monitor.simulate.leap import LeapingWorld
-from monitor.simulate.looks import LookedAtCard
-from monitor.simulate.scenario import Scenario
+from monitor.simulate.fastforward.world import FastForwardWorld
+from monitor.simulate.gpu.windows import PolledGpu
+from monitor.simulate.scenarios.scenario import Scenario
 from monitor.store.pinfile import to_yaml
 
 # a Monday; always the same, so that the same seed writes the same file
@@ -164,15 +164,15 @@ def export(
     )
 
 
-def virtual_probes(answers: Answers) -> list[Probe]:
+def virtual_probes(answers: ProbeAnswers) -> list[Probe]:
     """The probes that come with the product, as `init` writes them for this server."""
     settings = Settings.model_validate({"targets": [{"name": TARGET, "url": "http://127.0.0.1:1"}]})
     return [answers.healthy(probe) for probe in load_probes(shipped_probes_dir(), settings)]
 
 
-def played(world: LeapingWorld, hours: float) -> tuple[VirtualWatch, Sequence[ServerPage]]:
+def played(world: FastForwardWorld, hours: float) -> tuple[VirtualWatch, Sequence[ServerPage]]:
     """Watch a world for so long; the pins are taken of what it answers now."""
-    answers, digests = Answers(world), Digests(world)
+    answers, digests = ProbeAnswers(world), Digests(world)
     probes = virtual_probes(answers)
     watch = VirtualWatch(
         world=world,
@@ -188,11 +188,11 @@ def played(world: LeapingWorld, hours: float) -> tuple[VirtualWatch, Sequence[Se
     return watch, schedule.pages
 
 
-def _world(gpus: Sequence[str], seed: int, thermal_speed: float) -> LeapingWorld:
-    world = make_world(gpus, seed, thermal_speed, EPOCH.timestamp(), LeapingWorld, LookedAtCard)
-    assert isinstance(world, LeapingWorld)  # noqa: S101 - for the type checker
-    for gpu in world.cards:
-        if isinstance(gpu, LookedAtCard):
+def _world(gpus: Sequence[str], seed: int, thermal_speed: float) -> FastForwardWorld:
+    world = make_world(gpus, seed, thermal_speed, EPOCH.timestamp(), FastForwardWorld, PolledGpu)
+    assert isinstance(world, FastForwardWorld)  # noqa: S101 - for the type checker
+    for gpu in world.gpus:
+        if isinstance(gpu, PolledGpu):
             gpu.seed(seed)
     world.set("cold_s", COLD_S)
     return world
@@ -214,10 +214,10 @@ def _server_rows(pages: Iterable[ServerPage]) -> Iterator[tuple[object, ...]]:
         yield ("server", TARGET, iso(page.at), *_server_values(page), *nothing)
 
 
-def _gpu_rows(world: LeapingWorld) -> Iterator[tuple[object, ...]]:
+def _gpu_rows(world: FastForwardWorld) -> Iterator[tuple[object, ...]]:
     nothing = (None,) * len(SERVER_FIELDS)
-    for gpu in world.cards:
-        for at_s, values in gpu.looked if isinstance(gpu, LookedAtCard) else ():
+    for gpu in world.gpus:
+        for at_s, values in gpu.windows if isinstance(gpu, PolledGpu) else ():
             yield ("gpu", None, iso(utc(world.epoch_s + at_s)), *nothing, *values)
 
 

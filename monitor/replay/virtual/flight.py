@@ -13,10 +13,10 @@ from monitor.measure.answer import Answer
 from monitor.measure.patience import Patience
 from monitor.measure.stream import Stream
 from monitor.model import Marks, Outcome, Pin, Verdict
-from monitor.replay.virtual.answers import Asked, Read
+from monitor.replay.virtual.answers import ReadAnswer, ServedProbe
 from monitor.replay.virtual.noise import SampleNoise
-from monitor.simulate.bodies import timing
-from monitor.simulate.engine import Ending, Handle
+from monitor.simulate.api.bodies import timing
+from monitor.simulate.engine.requests import Ending, Handle
 from monitor.simulate.identity import Identity
 
 CONNECT_NS, OBSERVER_LAG_MS = 400_000, 0.2  # on loopback
@@ -29,9 +29,9 @@ class Flight:
     """
 
     patience: Patience
-    asked: Asked | None = None
+    asked: ServedProbe | None = None
     handle: Handle | None = None
-    answer: Read | None = None
+    answer: ReadAnswer | None = None
     lost: bool = False
     first_s: float | None = None
     last_s: float | None = None
@@ -48,7 +48,7 @@ class Flight:
         """The answer, decided by the size of the batch in which it begins (EngineRequest)."""
         assert self.asked is not None  # noqa: S101 - set before the request is handed over
         self.answer = self.asked.answer(batch)
-        return Ending(len(self.answer.speech.tokens), self.answer.speech.reason)
+        return Ending(len(self.answer.generation.tokens), self.answer.generation.reason)
 
     def received(self, count: int, now_s: float, bulk: Sequence[int] | None) -> None:
         """Note `count` tokens, the last of them now. `bulk`: tokens of each of some equal steps;
@@ -103,7 +103,7 @@ class Flight:
         self._time(answer, sent_ns, handle, noise)
         answer.tokens_at_first = self.tokens_at_first
         if outcome is not Outcome.OK:
-            answer.text = "".join(self.answer.speech.texts[: self.tokens])
+            answer.text = "".join(self.answer.generation.texts[: self.tokens])
             answer.token_ids = answer.token_ids[: self.tokens]
             answer.finish_reason = answer.prompt_tokens = None
             return answer

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-from monitor.simulate.card import Card
+from monitor.simulate.gpu.gpu import Gpu
 from monitor.simulate.world import World
 
 
@@ -35,10 +35,8 @@ class Digests:
 def digest(world: World) -> str:
     """Of what can be seen now."""
     identity = world.identity
-    cards = [
-        (card.uuid, card.driver_version, card.limit_w)
-        for card in world.cards
-        if isinstance(card, Card)
+    gpus = [
+        (gpu.uuid, gpu.driver_version, gpu.limit_w) for gpu in world.gpus if isinstance(gpu, Gpu)
     ]
     seen = [
         identity.version,
@@ -46,7 +44,7 @@ def digest(world: World) -> str:
         identity.max_model_len,
         identity.template,
         world.answers == "lost-bos",
-        cards,
+        gpus,
     ]
     seen += [world.system_fingerprint(), identity.quantization, world.config.enable_prefix_caching]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:12]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-WANDER_SD, WANDER_TAU_S = 0.004, 2400.0
+AR1_SD, AR1_TAU_S = 0.004, 2400.0
 DECODE_SD, PREFILL_SD = 0.003, 0.05
 SLOW_SHARE, SLOW_LEAST, SLOW_MOST = 0.004, 0.10, 0.40
 NETWORK_MS = 1.2  # loopback, HTTP and the event loop of both sides
@@ -54,23 +54,21 @@ class Noise:
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(f"noise/{seed}")  # noqa: S311 - a story, not a secret
-        self._wander = 0.0
+        self._ar1 = 0.0
         self._at_s = 0.0
 
     def next(self, at_s: float) -> SampleNoise:
         """For a sample at this moment."""
-        keep = exp(-(at_s - self._at_s) / WANDER_TAU_S)
-        self._wander = self._wander * keep + self._chance.gauss(0.0, WANDER_SD) * sqrt(
-            1.0 - keep * keep
-        )
+        keep = exp(-(at_s - self._at_s) / AR1_TAU_S)
+        self._ar1 = self._ar1 * keep + self._chance.gauss(0.0, AR1_SD) * sqrt(1.0 - keep * keep)
         self._at_s = at_s
         slow = 1.0 + (
             self._chance.uniform(SLOW_LEAST, SLOW_MOST)
             if self._chance.random() < SLOW_SHARE
             else 0.0
         )
-        decode = exp(self._wander + DECODE_SD * self._heavy()) * slow
-        prefill = exp(self._wander + PREFILL_SD * abs(self._heavy())) * slow
+        decode = exp(self._ar1 + DECODE_SD * self._heavy()) * slow
+        prefill = exp(self._ar1 + PREFILL_SD * abs(self._heavy())) * slow
         gauss = self._chance.gauss
         p95, longest = (
             1.0 + GAP_SD * (1.6 + gauss(0.0, 0.2)),

@@ -13,7 +13,7 @@ from typing import Any
 
 from monitor.measure.scrape import SCRAPE_TIMEOUT_S
 from monitor.model import GpuReading, ServerPage
-from monitor.simulate.card import Card
+from monitor.simulate.gpu.gpu import Gpu
 from monitor.simulate.world import World
 
 #: A family of the page -> the fields that follow from it, for pages that hide or rename some.
@@ -88,12 +88,12 @@ def read_gpus(world: World) -> dict[str, GpuReading]:
     """The GPUs of a server now, by UUID."""
     world.settle()
     at, monotonic_ns = utc(world.unix_s), round(world.now_s * 1e9)
-    readings = (_reading(card, at, monotonic_ns) for card in world.cards if isinstance(card, Card))
+    readings = (_reading(gpu, at, monotonic_ns) for gpu in world.gpus if isinstance(gpu, Gpu))
     return {reading.uuid: reading for reading in readings}
 
 
-def _reading(card: Card, at: datetime, monotonic_ns: int) -> GpuReading:
-    now = card.reading()
+def _reading(gpu: Gpu, at: datetime, monotonic_ns: int) -> GpuReading:
+    now = gpu.reading()
     return GpuReading(
         at=at,
         monotonic_ns=monotonic_ns,

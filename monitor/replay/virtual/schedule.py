@@ -12,7 +12,7 @@ from itertools import count
 
 from monitor.model import Probe, ServerPage
 from monitor.replay.virtual.canary import VirtualWatch
-from monitor.simulate.leap import LeapingWorld
+from monitor.simulate.fastforward.world import FastForwardWorld
 
 FIRST_S, GATHER_S = 0.5, 0.2
 READING_EVERY_S = 15.0
@@ -23,7 +23,7 @@ Task = Generator[float, None, None]  # yields the time until which it waits
 class VirtualSchedule:
     """Tasks in virtual time. A task whose request is over goes on at once."""
 
-    world: LeapingWorld
+    world: FastForwardWorld
     watch: VirtualWatch
     pages: list[ServerPage] = field(default_factory=list)  # read between canaries
     _lanes: list[Task] = field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Virtual time only: many equal steps of the engine at once."""

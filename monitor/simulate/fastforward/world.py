@@ -1,0 +1,338 @@
+"""A world for virtual time only, in which days pass in seconds: many steps at once (rush.py), and
+cards told in longer portions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, ClassVar
+
+from monitor.simulate.engine.costs import StepRates, rates_of
+from monitor.simulate.engine.counters import Counters, FewCounters
+from monitor.simulate.engine.requests import EngineRequest, Handle, RequestState
+from monitor.simulate.engine.scheduler import Gauges, StepPart
+from monitor.simulate.fastforward.bulk import BulkStepper
+from monitor.simulate.protocols import ForeseeableSource
+from monitor.simulate.world import GPU_STEP_S, World
+
+RESTED_S = 9.9  # a rest after which the clocks have to come up again (physics.py)
+# and are up again for certain; until then the cards are told of every tenth of a second, then of
+# every second
+RAMPED_S = 1.0
+WATCHED_S, LONGEST_S = (
+    2.0,
+    15.0,
+)  # after which the cards' clocks are asked again: while somebody takes the time, and otherwise
+NOTHING = Gauges()
+DRIFT = 0.002  # a speed that moves this much is asked for earlier
+
+
+@dataclass
+class FastForwardWorld(World):
+    """Of many steps at once `on_tokens` comes once, with all the tokens of a request and the time
+    of the last.
+    """
+
+    counters_kind: ClassVar[type[Counters]] = FewCounters
+    watched: int = field(
+        default=0, init=False
+    )  # requests out whose tokens somebody times: the clocks are asked more often
+    halted: bool = field(
+        default=False, init=False
+    )  # set by a callback: `advance_until` returns at this moment
+    in_bulk: bool = field(
+        default=False, init=False
+    )  # true while `on_tokens` tells of steps of equal length
+    chunks: Sequence[int] | None = field(
+        default=None, init=False
+    )  # then: tokens of each step; None: one a step
+    _worked_since_s: float = field(default=0.0, init=False)
+    _stepped_s: float = field(default=-inf, init=False)
+    _asked: tuple[float, float] = field(
+        default=(0.0, 0.0), init=False
+    )  # when the pace was asked for, and how long the weights took
+    _rates: StepRates | None = field(
+        default=None, init=False
+    )  # None: not worked out since something was set
+    _clock_state: list[tuple[float, ...]] = field(
+        default_factory=list, init=False
+    )  # by what the cards were held back then
+    _stale: bool = field(default=False, init=False)  # the cards may have changed since
+    _bulk: BulkStepper | None = field(default=None, init=False)  # it has the requests that decode
+
+    def advance(self, to_s: float) -> None:
+        """As World.advance."""
+        self.advance_until(to_s)
+        while self.halted:
+            self.advance_until(to_s)
+        self._give_back()
+
+    def advance_until(self, to_s: float) -> None:
+        """As `advance`, but no further than to the moment at which a callback says `halted`."""
+        self.halted = False
+        while not self.halted:
+            if self._bulk is None and self.engine.current is None and self._source_s() > to_s:
+                self.now_s = max(self.now_s, to_s)  # the cards are told when somebody asks
+                return
+            if self._step_in_bulk(to_s):
+                continue
+            sent_for: object = (
+                None if self._bulk is None else self._bulk.source
+            )  # what they send waits in the rush for the next step
+            source_s = self._source_s(sent_for)
+            step_s = self.engine.next_step_s()
+            if step_s is not None and step_s <= min(to_s, source_s):
+                self.now_s = max(self.now_s, step_s)
+                self._step()
+            elif source_s <= to_s:
+                self.now_s = max(self.now_s, source_s)
+                for source in list(self.sources):
+                    if source is not sent_for and source.next_s() <= self.now_s:
+                        source.advance(self.now_s)
+            else:
+                self.now_s = max(self.now_s, to_s)
+                return
+
+    # What touches the engine's lists needs everything in them.
+
+    def submit(self, request: EngineRequest) -> Handle | None:
+        """As World.submit. What may join a rush does not go through the engine's queue."""
+        engine, config = self.engine, self.config
+        plain = (
+            config.scheduling_policy == "fcfs"
+            and config.max_num_queued_reqs is None
+            and self._may_join(request)
+        )
+        if (
+            plain
+            and (self._bulk is not None or (engine.current is None and self._can_step()))
+            and self.refusal() is None
+        ):
+            if self._bulk is None:
+                self._account()
+                self._bulk = BulkStepper(self, self.now_s)
+            handle = engine.handle(request, self.now_s)
+            self._bulk.join(handle)
+            return handle
+        self._give_back()
+        return super().submit(request)
+
+    def cancel(self, handle: Handle) -> None:
+        """As World.cancel."""
+        if self._bulk is not None:
+            self._bulk.cancel(handle)
+        else:
+            super().cancel(handle)
+
+    def set(self, name: str, value: Any) -> None:
+        """As World.set."""
+        self._give_back()
+        super().set(name, value)
+        self._rates = None
+
+    def restart(self, down_s: float = 0.0, **changes: Any) -> None:
+        """As World.restart."""
+        self._give_back()
+        super().restart(down_s, **changes)
+        self._rates = None
+
+    def gauges(self) -> Gauges:
+        """As World.gauges."""
+        if self._bulk is not None:
+            self.engine.note_gauges(self._bulk.active, self._bulk.waiting(self.now_s))
+        return super().gauges()
+
+    # -- for a rush
+    # ---------------------------------------------------------------------------------------------------
+
+    def rates(self) -> StepRates:
+        """Of a step that begins now."""
+        if self._stale or self._rates is None:
+            clock_state = [gpu.clock_state() for gpu in self.gpus]
+            if (
+                self._rates is None
+                or clock_state != self._clock_state
+                or self.config.uptime_decay_per_h
+            ):
+                self._rates, self._clock_state = self._rates_after(0.0), clock_state
+            self._stale = False
+        return self._rates
+
+    def pace(self, start_s: float) -> tuple[StepRates, float]:
+        """Rates for steps from then on, and for how long they hold. Clocks that come up after a
+        rest change fast at first and later hardly, and count as they are in the middle; those of a
+        hot card change always.
+        """
+        worked_s, watched = start_s - self._worked_since_s, self.watched > 0
+        if worked_s < RAMPED_S:
+            self._advance_gpus()
+            longest_s = max(0.04, worked_s) if watched else max(0.3, 2 * worked_s)
+            return self._rates_after(longest_s / 2), longest_s
+        rates = self.rates()
+        if watched:
+            return rates, WATCHED_S
+        asked_s, before_s = self._asked
+        self._asked = (start_s, rates.read_s)
+        change = abs(rates.read_s / before_s - 1.0) if before_s else 0.0
+        return rates, min(
+            LONGEST_S, max(WATCHED_S, (start_s - asked_s) * DRIFT / change)
+        ) if change > 0 else LONGEST_S
+
+    def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
+        """The card did this from then to then, and nothing since the last time."""
+        if start_s > self._stepped_s + RESTED_S:
+            self._worked_since_s = start_s
+        self._stepped_s = end_s
+        if start_s > self._accounted_s:
+            self._account_span(start_s, 0.0, 0.0)
+        dt_s = end_s - self._accounted_s
+        if dt_s > 0:
+            self._accounted_s, self._span_s = end_s, self._span_s + dt_s
+            self._busy_s += dt_s * busy
+            self._prefill_s += dt_s * busy * prefill_share
+            if self._span_s >= RAMPED_S or (
+                self._span_s >= GPU_STEP_S and end_s < self._worked_since_s + RAMPED_S
+            ):
+                self._advance_gpus()
+
+    def deliver_tokens(
+        self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None
+    ) -> None:
+        """Tokens of equal steps, the last of them now."""
+        self.in_bulk, self.chunks = True, chunks
+        if handle.request.on_tokens is not None:
+            handle.request.on_tokens(handle, tokens, now_s)
+        self.in_bulk = False
+
+    # -- inside
+    # -------------------------------------------------------------------------------------------------------
+
+    def _source_s(self, but: object = None) -> float:
+        soonest = inf
+        for source in self.sources:
+            if source is but:
+                continue
+            next_s = source.next_s()
+            soonest = min(soonest, next_s)
+        return soonest
+
+    def _step(self) -> None:
+        current = self.engine.current
+        if current is not None:
+            if current.start_s > self._stepped_s + RESTED_S:
+                self._worked_since_s = current.start_s
+            self._stepped_s = self.now_s
+        super()._step()
+
+    def _rates_after(self, work_s: float) -> StepRates:
+        return rates_of(self.config, self.speeds(work_s), self.now_s - self.engine.started_s)
+
+    def _step_in_bulk(self, to_s: float) -> bool:
+        """Take many steps at once; whether any was taken."""
+        background, config = self.background, self.config
+        if config.scheduling_policy != "fcfs" or config.max_num_queued_reqs is not None:
+            return False
+        if background is not None and not (
+            background.plain and "" in self.engine.warmed and self.refusal() is None
+        ):
+            background = None
+        limit_s = min(to_s, self._source_s(background))
+        bulk = self._bulk or self._begun(background, limit_s)
+        if bulk is None:
+            return False
+        before_s, bulk.source = bulk.now_s, background
+        bulk.run(limit_s)
+        moved = bulk.now_s > before_s
+        if moved:
+            self.now_s = max(self.now_s, bulk.now_s)
+        self._bulk = bulk
+        if not bulk.plain:
+            self._give_back()
+        elif not (bulk.active or bulk.queue):
+            self._bulk = None
+            self.engine.gauges = NOTHING
+        return moved
+
+    def _begun(self, background: ForeseeableSource | None, limit_s: float) -> BulkStepper | None:
+        """A rush that begins now; None where there is nothing for one."""
+        current = self.engine.current
+        if current is not None:
+            if current.end_s > limit_s or not self._is_plain(current.parts):
+                return None
+            return BulkStepper(self, current.start_s, *self.engine.release())
+        if (
+            background is None
+            or not self.now_s <= background.next_s() <= limit_s
+            or not self._can_step()
+        ):
+            return None
+        return BulkStepper(self, self.now_s)
+
+    def _give_back(self) -> None:
+        """The engine has everything again."""
+        if self._bulk is not None:
+            bulk, self._bulk = self._bulk, None
+            bulk.hand_over()
+
+    def _account(self) -> None:
+        if (
+            self._bulk is None or not self._bulk.active
+        ):  # else the step that runs is told of when it is over
+            super()._account()
+
+    def _can_step(self) -> bool:
+        config = self.config
+        return not (config.frozen or config.asleep or config.dead or self.engine.waiting)
+
+    def _is_plain(self, parts: Sequence[StepPart]) -> bool:
+        """Whether all that run decode, and those that wait are like any other."""
+        engine, config = self.engine, self.config
+        running = engine.scheduler.running
+        if config.frozen or config.dead or config.asleep or len(parts) != len(running):
+            return False
+        if not all(part.decodes and part.handle.state is RequestState.RUNNING for part in parts):
+            return False
+        return all(
+            self._may_join(handle.request) and not handle.generated
+            for handle in engine.scheduler.waiting
+        ) and engine.fits(running)
+
+    def _may_join(self, request: EngineRequest) -> bool:
+        return (
+            not request.prefix
+            and not request.skip_cache
+            and request.parameter_set in self.engine.warmed
+        )
+
+    def _advance_gpus(self) -> None:
+        span_s, busy_s = self._span_s, self._busy_s
+        if span_s > 0:
+            prefill_share = self._prefill_s / busy_s if busy_s else 0.0
+            self._span_s = self._busy_s = self._prefill_s = 0.0
+            self._stale = True
+            for gpu in self.gpus:
+                gpu.advance(span_s, busy_s / span_s, prefill_share)
+
+    def _account_span(self, to_s: float, busy: float, prefill_share: float) -> None:
+        """As World._note, in longer portions where that makes no difference."""
+        dt_s = to_s - self._accounted_s
+        if dt_s <= 0:
+            return
+        self._accounted_s = to_s
+        if not busy and dt_s > GPU_STEP_S:
+            # else a moment's work would be spread over a long rest, or the rest over the work that
+            # follows
+            self._advance_gpus()
+            self._stale = True
+            for gpu in self.gpus:
+                gpu.advance(dt_s, 0.0)
+            return
+        self._span_s += dt_s
+        self._busy_s += dt_s * busy
+        self._prefill_s += dt_s * busy * prefill_share
+        if self._span_s >= GPU_STEP_S and (
+            self._span_s >= RAMPED_S or to_s < self._worked_since_s + RAMPED_S
+        ):
+            self._advance_gpus()

@@ -1,0 +1,1 @@
+"""Scenarios: YAML files, how they are read, and how they are played."""

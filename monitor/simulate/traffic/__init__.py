@@ -1,0 +1,1 @@
+"""The load that others put on the server."""
