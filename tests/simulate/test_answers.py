@@ -210,7 +210,7 @@ def streamed_and_scored(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
-    "wish",
+    "limits",
     [
         AnswerLimits(200),
         AnswerLimits(4),

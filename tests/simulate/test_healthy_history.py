@@ -1,7 +1,7 @@
 """A history in which nothing happens must look to a detector like a real healthy server: uneven,
 and without drift.
 
-The sizes are those that were measured on idle servers at concurrency 1 (monitor/simulate/noise.py
+The sizes are those that were measured on idle servers at concurrency 1 (monitor/replay/virtual/noise.py
 says where) and those that the detectors of the project were designed for.
 """
 
@@ -14,22 +14,15 @@ from pathlib import Path
 from statistics import mean, median, pstdev
 
 import pytest
-from monitor.simulate.asking import Asking
-from monitor.simulate.shipped import ShippedProbe, shipped_probes
 
 from monitor.config import Settings, load_probes, shipped_probes_dir
-from monitor.judge.gate import judge_gate
-from monitor.judge.pinned import shift_between
-from monitor.judge.pinning import noise_of, outputs_of
 from monitor.judge.shift import NOISE_FLOOR_NAT
-from monitor.model import ObservedAnswer, Outcome, Pin, Probe, TokenLogprob
-from monitor.replay.virtual.export import EPOCH, export
-from monitor.simulate.assemble import make_world
-from monitor.simulate.model.language_model import VARIANTS, VOCABULARY, LanguageModel, prompt_of
-from monitor.simulate.world import World
+from monitor.replay.virtual.export import export
+from monitor.simulate.model.language_model import VOCABULARY
 
 Rows = list[dict[str, str]]
 HOURS = 8.0
+SETTINGS = Settings.model_validate({"targets": [{"name": "t", "url": "http://127.0.0.1:1"}]})
 
 
 def written(
@@ -146,7 +139,9 @@ def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
 ) -> None:
     pinned = [row for row in calm[0] if row["pin"]]
     assert {row["probe"] for row in pinned} == {
-        probe.name for probe in shipped_probes() if probe.logprobs
+        probe.name
+        for probe in load_probes(shipped_probes_dir(), SETTINGS)
+        if probe.sampling.get("logprobs")
     }
     assert {(row["verdict"], row["stale"], row["first_divergence"]) for row in pinned} == {
         ("pass", "False", "")
@@ -213,94 +208,7 @@ def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_s
     } == {False}
 
 
-def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) -> ObservedAnswer:
-    """What the daemon would observe."""
-    prompt = probe.prompt(world.identity, model.variant)
-    generation = model.generate(prompt, probe.limits, batch)
-    tokens = []
-    for place, token in enumerate(generation.tokens):
-        ranked = model.scores(prompt, place, token, batch)[: probe.logprobs]
-        top = {str(scored.token): scored.logprob for scored in ranked}
-        tokens.append(TokenLogprob(str(token), ranked[0].logprob, top))
-    return ObservedAnswer(
-        "".join(generation.texts),
-        tuple(tokens),
-        generation.tokens,
-        generation.reason,
-        len(prompt.ids),
-    )
-
-
-def scored(model: LanguageModel, probe: ShippedProbe, world: World, pin: Pin) -> ObservedAnswer:
-    """What the daemon would observe if it had the pinned answer scored."""
-    prompt, output = probe.prompt(world.identity, model.variant), pin.outputs[0]
-    places = model.prompt_scores(prompt_of((*prompt.ids, *output.token_ids)), probe.logprobs)[
-        len(prompt.ids) :
-    ]
-    tokens = []
-    for token, ranked in zip(output.tokens, places, strict=True):
-        assert ranked is not None
-        tokens.append(
-            TokenLogprob(token, ranked[0].logprob, {str(s.token): s.logprob for s in ranked[1:]})
-        )
-    return ObservedAnswer(output.text, tuple(tokens), output.token_ids)
-
-
-def pin_of(probe: Probe, answers: Sequence[ObservedAnswer]) -> Pin:
-    outputs = outputs_of(answers)
-    noise, prompt_tokens = noise_of(answers, outputs), answers[0].prompt_tokens
-    return Pin(
-        1,
-        "t",
-        probe.name,
-        probe.revision,
-        None,
-        "",
-        "",
-        EPOCH,
-        EPOCH,
-        outputs,
-        prompt_tokens,
-        noise,
-    )
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_judging_is_that_of_the_daemon(variant: str) -> None:
-    settings = Settings.model_validate({"targets": [{"name": "t", "url": "http://127.0.0.1:1"}]})
-    daemons = {probe.name: probe for probe in load_probes(shipped_probes_dir(), settings)}
-    world = make_world(["h100"], seed=3)
-    asking = Asking(world)
-    pinned = [probe for probe in shipped_probes() if probe.logprobs]
-    for probe in pinned:
-        asking.pin(probe)
-    healthy, world.answers = LanguageModel(seed=3), variant
-    for probe in pinned:
-        pin = pin_of(daemons[probe.name], [told(healthy, probe, world, 1)] * 5)
-        for batch in (1, 5):
-            theirs = judge_gate(
-                daemons[probe.name],
-                Outcome.OK,
-                told(LanguageModel(variant, 3), probe, world, batch),
-                pin,
-            )
-            state, prompt = asking.prompt(probe)
-            ours = asking.judged(
-                probe, state, prompt, asking.generation(probe, state, prompt, batch)
-            )
-            assert (ours.verdict, ours.first_divergence) == (
-                theirs.verdict.value,
-                theirs.first_divergence,
-            )
-            shift = theirs.logprob_shift
-            if theirs.first_divergence is not None:
-                shift = shift_between(
-                    pin.outputs[0], scored(LanguageModel(variant, 3), probe, world, pin)
-                )
-            assert ours.shift_nat == (None if shift is None else pytest.approx(shift))
-
-
 def test_the_texts_of_different_tokens_are_different() -> None:
-    """Log-probabilities are compared by the texts of tokens in the daemon, by their ids here."""
+    """Log-probabilities are compared by the texts of their tokens."""
     texts = [VOCABULARY.text(token) for token in range(6 + 256 + 128 * 128, VOCABULARY.size)]
     assert Counter(texts).most_common(1)[0][1] == 1
