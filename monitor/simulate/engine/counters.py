@@ -225,13 +225,14 @@ class FewCounters(Counters):
             Tally(()),
         )
         self.e2e_latency, self.queue_time, self.prefill_time = Tally(()), Tally(()), Tally(())
+        self.decode_time = Tally(())
 
     def finished(self, handle: Handle, reason: str, now_s: float) -> None:
         """As Counters.finished, without the sizes."""
         scheduled_s = now_s if handle.scheduled_s is None else handle.scheduled_s
+        first_s = now_s if handle.first_s is None else handle.first_s
         self.request_success[reason] += 1
         self.e2e_latency.observe(now_s - handle.arrived_s)
         self.queue_time.observe(scheduled_s - handle.arrived_s)
-        self.prefill_time.observe(
-            (now_s if handle.first_s is None else handle.first_s) - scheduled_s
-        )
+        self.prefill_time.observe(first_s - scheduled_s)
+        self.decode_time.observe(now_s - first_s)
