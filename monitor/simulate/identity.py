@@ -22,28 +22,24 @@ class Identity:
     served_name: str = "tiny-canary"
     root: str = "models/tiny-canary"
     max_model_len: Count = 8192
-    template: Literal["plain", "polite"] = (
-        "plain"  # polite: the chat template adds a system message
-    )
+    # polite: the chat template adds a system message
+    template: Literal["plain", "polite"] = "plain"
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: Share = 0.92
     quantization: str | None = None
     api_key: str | None = None
     per_request_metrics: bool = True  # --enable-per-request-metrics
     prompt_tokens_details: bool = True  # --enable-prompt-tokens-details
-    api_servers: Count = (
-        1  # more than one: no process_*, python_* and *_created on the metrics page
-    )
+    # more than one: no process_*, python_* and *_created on the metrics page
+    api_servers: Count = 1
     fingerprint: bool = True  # False: answers without a system_fingerprint, as before 0.20
     # what is wrong with its pages
     metrics_status: HttpStatus = 200
     metrics_delay_s: Seconds = 0.0
-    hidden_metrics: list[str] = field(
-        default_factory=list
-    )  # names of families that the page leaves out
-    renamed_metrics: dict[str, str] = field(
-        default_factory=dict
-    )  # name of a family -> the name it has instead
+    # names of families that the page leaves out
+    hidden_metrics: list[str] = field(default_factory=list)
+    # name of a family -> the name it has instead
+    renamed_metrics: dict[str, str] = field(default_factory=dict)
 
 
 def system_fingerprint(identity: Identity, engine: dict[str, object]) -> str | None:

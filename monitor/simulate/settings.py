@@ -22,9 +22,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Celsius = Annotated[float, Field(ge=-60, le=120)]  # of the air that goes into a card
 Factor = Annotated[float, Field(gt=0, le=1000)]
 PerSecond = Annotated[float, Field(ge=0, le=1000)]  # of requests, each of which is played
-ClientCount = Annotated[
-    int, Field(ge=0, le=2000)
-]  # clients or requests that come at once; work grows with the square of it
+# clients or requests that come at once; work grows with the square of it
+ClientCount = Annotated[int, Field(ge=0, le=2000)]
 HttpStatus = Annotated[int, Field(ge=100, le=599)]
 
 

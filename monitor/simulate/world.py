@@ -62,13 +62,11 @@ class World:
     epoch_s: float = 0.0
     answers: str = "healthy"
     sources: list[EventSource] = field(default_factory=list)
-    groups: dict[str, object] = field(
-        default_factory=dict
-    )  # name -> dataclass whose fields can be set as NAME.FIELD
+    # name -> dataclass whose fields can be set as NAME.FIELD
+    groups: dict[str, object] = field(default_factory=dict)
     on_change: Callable[[], None] | None = None
-    background: ForeseeableSource | None = (
-        None  # the source among them that can say beforehand what it will send
-    )
+    # the source among them that can say beforehand what it will send
+    background: ForeseeableSource | None = None
     now_s: float = field(default=0.0, init=False)
     changes: int = field(default=0, init=False)  # how often something was set
     down_until_s: float = field(default=0.0, init=False)
@@ -85,7 +83,6 @@ class World:
         )
 
     # -- time
-    # ---------------------------------------------------------------------------------------------------------
 
     def next_event_s(self) -> float | None:
         """When something happens next by itself; None: never."""
@@ -123,7 +120,6 @@ class World:
         return self.epoch_s + self.engine.started_s
 
     # -- requests
-    # -----------------------------------------------------------------------------------------------------
 
     @property
     def is_down(self) -> bool:
@@ -165,7 +161,6 @@ class World:
             self.on_change()
 
     # -- switches
-    # -----------------------------------------------------------------------------------------------------
 
     @property
     def settable(self) -> tuple[str, ...]:
@@ -279,7 +274,6 @@ class World:
         return Speeds(min(s.prefill for s in found), min(s.decode for s in found))
 
     # -- inside
-    # -------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
         self._account()

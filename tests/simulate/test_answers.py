@@ -261,9 +261,8 @@ def test_what_was_said_before_another_training_is_unlikely_where_the_answers_par
     assert first(scores[0]).rank > 1
     assert all(first(place).logprob > -1.0 for place in scores[1:])
     beside = model.scores(prompt, 0, said(question, "new-weights").tokens[0], 1)
-    assert before[0] in [
-        scored.token for scored in beside
-    ]  # so that whoever judges can say how far apart they are
+    # so that whoever judges can say how far apart they are
+    assert before[0] in [scored.token for scored in beside]
 
 
 def test_lengths_are_as_asked() -> None:

@@ -94,9 +94,8 @@ CONFIGS = st.fixed_dictionaries(
         "max_num_batched_tokens": st.integers(8, 200),
         "max_num_seqs": st.integers(1, 6),
         "block_size": st.just(8),
-        "num_gpu_blocks": st.integers(
-            22, 60
-        ),  # 160 tokens, the most one request can have, are 20 blocks
+        # 160 tokens, the most one request can have, are 20 blocks
+        "num_gpu_blocks": st.integers(22, 60),
         "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
         "enable_prefix_caching": st.booleans(),
         "num_speculative_tokens": st.integers(0, 3),
@@ -233,11 +232,12 @@ def test_a_repeated_prompt_is_found_in_the_cache_unless_its_salt_is_another() ->
         ).handles[0]
         for at, salt in ((0.0, "a"), (1.0, "a"), (2.0, "b"))
     )
+    # the last token's block is always computed
     assert (first.cached, again.cached, other.cached) == (
         0,
         304,
         0,
-    )  # the last token's block is always computed
+    )
     assert again.first_s - again.scheduled_s < first.first_s - first.scheduled_s
     assert (engine.counters.prefix_cache_queries, engine.counters.prefix_cache_hits) == (960, 304)
 
@@ -255,9 +255,8 @@ def test_chat_behind_a_batch_waits_as_long_as_the_queue_is() -> None:
     run = drive(engine_of(max_num_seqs=4), [*batch, Wanted(at_s=0.01)])
     chat = run.handles[-1]
     wave_s = run.handles[0].last_s
-    assert chat.first_s - chat.arrived_s == pytest.approx(
-        6 * wave_s, rel=0.05
-    )  # 24 requests, 4 at a time
+    # 24 requests, 4 at a time
+    assert chat.first_s - chat.arrived_s == pytest.approx(6 * wave_s, rel=0.05)
     assert (chat.first_s - chat.arrived_s) / alone.first_s > 500
 
 

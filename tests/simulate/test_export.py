@@ -103,9 +103,8 @@ def test_a_lone_canary_measures_the_engines_own_rate_with_a_little_unrest(
         and r["phase"] != "cold"
     ]
     rates = numbers(alone, "decode_tok_s")
-    assert median(rates) == pytest.approx(
-        1 / 0.0079, rel=0.02
-    )  # 7.5 ms of the card and 0.4 ms of the host a step
+    # 7.5 ms of the card and 0.4 ms of the host a step
+    assert median(rates) == pytest.approx(1 / 0.0079, rel=0.02)
     assert 0.001 < pstdev(rates) / mean(rates) < 0.05
 
 
@@ -186,9 +185,8 @@ def test_heat_shows_in_counter_clock_and_decode(tmp_path: Path) -> None:
     assert sum(numbers(before, "throttle_thermal_ms")) == 0
     assert min(numbers(after, "throttle_thermal_ms")) > 0
     assert median(numbers(after, "sm_clock_mhz")) < 1850
-    assert median(numbers(after, "gpu_temp_c")) == pytest.approx(
-        86, abs=1
-    )  # the governor holds between 85 and 87
+    # the governor holds between 85 and 87
+    assert median(numbers(after, "gpu_temp_c")) == pytest.approx(86, abs=1)
     assert median(numbers(after, "decode_tok_s")) < 0.98 * median(numbers(before, "decode_tok_s"))
     hot = [row for row in readings if row["kind"] == "gpu"][-1]
     assert int(hot["event_reasons"]) & 0x20
@@ -288,9 +286,8 @@ def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(
         assert "must raise power (power_cap)" in capsys.readouterr().out
         return lowered
 
-    assert (
-        limits()[0][:19] == "2026-01-05T00:09:04"
-    )  # 0.15 h: 540 s, and the window of five looks that ends after it
+    # 0.15 h: 540 s, and the window of five looks that ends after it
+    assert limits()[0][:19] == "2026-01-05T00:09:04"
     assert limits("--onset", "0.25")[0][:19] == "2026-01-05T00:15:04"
     assert limits("--onset", "0")[0][:19] == "2026-01-05T00:00:04"
 

@@ -90,10 +90,11 @@ def test_no_throttle_counter_moves_on_a_healthy_card(calm: tuple[Rows, Rows]) ->
     for cause in ("thermal", "power", "brake"):
         assert {float(row[f"throttle_{cause}_ms"]) for row in samples} == {0.0}
         assert {row[f"throttle_{cause}_ns"] for row in readings if row["kind"] == "gpu"} == {"0"}
+    # at work, and idle
     assert {row["event_reasons"] for row in readings if row["kind"] == "gpu"} == {
         "0",
         "1",
-    }  # at work, and idle
+    }
 
 
 def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_and_no_throttling_for_heat(
@@ -131,7 +132,6 @@ def test_another_seed_is_uneven_in_another_way(tmp_path: Path) -> None:
 
 
 # -- the answers, as a daemon with pins judges them
-# -------------------------------------------------------------------
 
 
 def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
@@ -147,9 +147,8 @@ def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
         ("pass", "False", "")
     }
     assert 0 < max(float(row["logprob_shift"]) for row in alone(pinned)) < NOISE_FLOOR_NAT
-    assert (
-        max(float(row["logprob_shift"]) for row in pinned) < 0.03
-    )  # others in the batch move them a little
+    # others in the batch move them a little
+    assert max(float(row["logprob_shift"]) for row in pinned) < 0.03
     assert {row["verdict"] for row in calm[0] if not row["pin"]} <= {"pass", "unpinned"}
 
 
@@ -175,14 +174,12 @@ def test_other_weights_move_log_probabilities_and_a_lost_token_fails(
     shifts = [float(row["logprob_shift"]) for row in after if row["logprob_shift"]]
     if moved is None:
         assert not shifts  # another prompt: there is nothing to compare
-        assert {row["stale"] for row in after} == {
-            "True"
-        }  # the template is another one, so the pins wait for a retest
+        # the template is another one, so the pins wait for a retest
+        assert {row["stale"] for row in after} == {"True"}
     else:
         assert moved[0] < min(shifts) <= max(shifts) < moved[1]
-        assert {row["stale"] for row in after} == {
-            "False"
-        }  # nothing that can be seen from outside has changed
+        # nothing that can be seen from outside has changed
+        assert {row["stale"] for row in after} == {"False"}
 
 
 def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_served(

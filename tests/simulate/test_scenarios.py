@@ -120,7 +120,6 @@ def test_heat_goes_as_many_times_faster_as_the_cards_heat() -> None:
 
 
 # -- what each of them does, against the model's own truth
-# ------------------------------------------------------------
 
 
 def test_a_batch_job_makes_others_wait() -> None:
@@ -195,7 +194,6 @@ def test_nothing_moves_after_a_fault_of_the_server(name: str) -> None:
 
 
 # -- playing
-# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -103,7 +103,6 @@ async def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 # -- as the daemon measures it
-# --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_good_answer_is_measured_in_full(server: SimulatedServer) -> None:
@@ -229,7 +228,6 @@ async def test_the_same_salt_finds_the_prefix_in_the_cache_and_a_new_one_does_no
 
 
 # -- the API
-# --------------------------------------------------------------------------------------------------------------------------
 
 
 async def test_token_ids_come_with_the_chunks_and_the_request_id_becomes_the_answers(
@@ -256,9 +254,8 @@ async def test_token_ids_come_with_the_chunks_and_the_request_id_becomes_the_ans
         events[0]["prompt_token_ids"]
         == (await client.post("/tokenize", json=body)).json()["tokens"]
     )
-    assert events[-1]["system_fingerprint"].startswith(
-        "vllm-0.32.0-"
-    )  # no usage was asked for, so the last chunk has it
+    # no usage was asked for, so the last chunk has it
+    assert events[-1]["system_fingerprint"].startswith("vllm-0.32.0-")
 
 
 async def test_a_whole_chat_answer_says_what_its_stream_says(client: Client) -> None:
@@ -362,7 +359,6 @@ async def test_requests_on_one_connection_are_answered_one_after_the_other(
 
 
 # -- switches
-# -------------------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_restart_begins_all_counters_anew_and_is_cold_again() -> None:
@@ -415,11 +411,12 @@ async def test_what_makes_answers_what_they_are_shows_where_a_real_server_shows_
     healthy = await seen()
     await post(server, answers="lost-bos")
     broken = await seen()
+    # the fingerprint does not know the template
     assert broken == (
         "The capital of France is Tokyo.",
         healthy[1] - 1,
         healthy[2],
-    )  # the fingerprint does not know the template
+    )
     await post(server, answers="healthy", template="polite")
     assert (await seen())[1] > healthy[1]
     await post(server, template="plain", max_num_seqs=7)
@@ -464,7 +461,6 @@ async def test_hidden_and_renamed_metrics_are_not_found(server: SimulatedServer)
 
 
 # -- the cards, and what it costs
-# -----------------------------------------------------------------------------------------------------
 
 
 async def test_the_cards_have_a_page_of_their_own_and_work_warms_them() -> None:

@@ -34,7 +34,6 @@ Row = dict[str, str]
 
 
 # -- one request that has the server to itself
-# ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,8 @@ def test_a_kernel_fallback_triples_prefill_slows_decode_a_little_and_draws_less_
         gpu_of(world).kernel_power,
     )
     assert (slow, prefill, dynamic) == (1.12, 3.0, 0.75)
-    assert after.step_s == pytest.approx(
-        slow * read_s() + NOMINAL.host_s, rel=1e-3
-    )  # of a decode step only the card's part is slower
+    # of a decode step only the card's part is slower
+    assert after.step_s == pytest.approx(slow * read_s() + NOMINAL.host_s, rel=1e-3)
     assert after.prefill_s / before.prefill_s == pytest.approx(slow * prefill, rel=0.03)
     assert after.gpu.sm_clock_mhz == before.gpu.sm_clock_mhz == 1980
     assert after.gpu.power_w == pytest.approx(
@@ -236,7 +234,6 @@ def test_drafts_that_are_taken_less_often_bring_fewer_tokens_a_step() -> None:
 
 
 # -- what others do
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_longer_prompts_are_four_times_as_long_as_far_as_the_context_allows() -> None:
@@ -296,7 +293,6 @@ def test_more_clients_than_places_wait_and_the_server_does_what_six_places_can()
 
 
 # -- what the daemon would have stored
-# --------------------------------------------------------------------------------
 
 
 def history(
@@ -345,13 +341,11 @@ def test_the_decode_rate_of_a_history_falls_by_what_the_step_grows_and_a_restart
     assert len(set(starts)) == 2
     refused = [row for row in samples if row["outcome"] == "refused"]
     assert refused
-    assert all(
-        0 <= seconds(row["started_at"]) - seconds(onset) <= 30 for row in refused
-    )  # `restart: 30`
+    # `restart: 30`
+    assert all(0 <= seconds(row["started_at"]) - seconds(onset) <= 30 for row in refused)
     digests = {row["fingerprint"] for row in samples}
-    assert len(digests) == (
-        2 if scenario in {"driver-update", "shorter-context"} else 1
-    )  # the others show nothing to the outside
+    # the others show nothing to the outside
+    assert len(digests) == (2 if scenario in {"driver-update", "shorter-context"} else 1)
 
 
 def seconds(iso: str) -> float:

@@ -17,9 +17,8 @@ DECODE_SD, PREFILL_SD = 0.003, 0.05
 SLOW_SHARE, SLOW_LEAST, SLOW_MOST = 0.004, 0.10, 0.40
 NETWORK_MS = 1.2  # loopback, HTTP and the event loop of both sides
 GAP_SD = 0.03  # of one gap between tokens; assumed
-SHIFT_NAT = (
-    0.002  # root mean square move of log-probabilities from run to run of an idle server; assumed
-)
+# root mean square move of log-probabilities from run to run of an idle server; assumed
+SHIFT_NAT = 0.002
 
 
 @dataclass(slots=True)
@@ -88,9 +87,8 @@ class Noise:
         are not rare.
         """
         gauss, chance = self._chance.gauss, self._chance.random
-        squares = gauss(0.0, 1.0) ** 2 - 2.0 * log(
-            (1.0 - chance()) * (1.0 - chance())
-        )  # chi-squared with five degrees of freedom
+        # chi-squared with five degrees of freedom
+        squares = gauss(0.0, 1.0) ** 2 - 2.0 * log((1.0 - chance()) * (1.0 - chance()))
         return gauss(0.0, 1.0) / sqrt(squares / 3)
 
 

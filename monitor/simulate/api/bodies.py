@@ -208,7 +208,8 @@ def whole(
     prompt_ids = list(request.prompt.ids) if request.token_ids else None
     if request.chat:
         message: Json = {
-            "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None, "function_call": None,
+            "role": "assistant", "content": text, "refusal": None, "annotations": None,
+            "audio": None, "function_call": None,
             "tool_calls": [], "reasoning": None,
         }  # fmt: skip
         choice: Json = {"index": 0, "message": message, "logprobs": logprobs, **ending}

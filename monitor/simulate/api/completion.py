@@ -59,9 +59,8 @@ class Completion:
         first, self.sent = self.sent, min(self.sent + count, len(generation.tokens))
         events = [self._event(handle, generation, first)]
         if self.request.chat and first == 0:
-            events.insert(
-                0, self._role(handle)
-            )  # it leaves with the first token (chat_completion/serving.py)
+            # it leaves with the first token (chat_completion/serving.py)
+            events.insert(0, self._role(handle))
         if not handle.finished:
             self.exchange.events(*events)
             return
@@ -81,9 +80,8 @@ class Completion:
         if why != "died":
             self.exchange.abort()
         elif self.request.stream:
-            self.exchange.events(
-                json.dumps(engine_dead()), "[DONE]"
-            )  # with blanks, unlike everything else that vLLM sends
+            # with blanks, unlike everything else that vLLM sends
+            self.exchange.events(json.dumps(engine_dead()), "[DONE]")
             self.exchange.end_stream()
         else:
             self.exchange.reply(engine_dead(), 500)

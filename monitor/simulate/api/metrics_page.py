@@ -19,13 +19,20 @@ Rows = Iterable[tuple[str, Labels, float]]  # suffix of the name, labels, value
 #: Labels of vllm:cache_config_info that nothing here changes, as a server with its defaults shows
 #: them.
 CACHE_CONFIG: Labels = {
-    "_block_size_resolved": "True", "cache_hit_alignment_tokens": "None", "enable_mamba_shared_prefix_checkpoint": "False",
-    "engine": "0", "hash_block_size": "None", "is_attention_free": "False", "kv_cache_dtype_skip_layers": "[]",
-    "kv_cache_layout": "None", "kv_cache_memory_bytes": "None", "kv_offloading_backend": "native", "kv_offloading_size": "None",
-    "kv_sharing_fast_prefill": "False", "mamba_block_size": "None", "mamba_cache_dtype": "auto", "mamba_cache_mode": "none",
-    "mamba_page_size_padded": "None", "mamba_ssm_cache_dtype": "auto", "num_cpu_blocks": "None", "num_gpu_blocks_override": "None",
-    "prefix_cache_retention_interval": "0", "prefix_caching_hash_algo": "sha256", "prefix_match_unit": "None",
-    "replayssm_buffer_len": "16", "skip_page_size_padded": "None", "sliding_window": "None", "swa_bounded_replay": "True",
+    "_block_size_resolved": "True", "cache_hit_alignment_tokens": "None",
+    "enable_mamba_shared_prefix_checkpoint": "False",
+    "engine": "0", "hash_block_size": "None", "is_attention_free": "False",
+    "kv_cache_dtype_skip_layers": "[]",
+    "kv_cache_layout": "None", "kv_cache_memory_bytes": "None", "kv_offloading_backend": "native",
+    "kv_offloading_size": "None",
+    "kv_sharing_fast_prefill": "False", "mamba_block_size": "None", "mamba_cache_dtype": "auto",
+    "mamba_cache_mode": "none",
+    "mamba_page_size_padded": "None", "mamba_ssm_cache_dtype": "auto", "num_cpu_blocks": "None",
+    "num_gpu_blocks_override": "None",
+    "prefix_cache_retention_interval": "0", "prefix_caching_hash_algo": "sha256",
+    "prefix_match_unit": "None",
+    "replayssm_buffer_len": "16", "skip_page_size_padded": "None", "sliding_window": "None",
+    "swa_bounded_replay": "True",
     "use_kda_recoverssm": "False", "use_replayssm": "False", "user_specified_block_size": "False",
 }  # fmt: skip
 _HISTOGRAMS: Mapping[str, Callable[[Counters], Histogram]] = {
@@ -136,17 +143,22 @@ def _core(family: MetricFamily, world: World) -> Rows:
     )
     asleep = world.config.asleep
     by_label: Mapping[str, tuple[str, Mapping[str, float]]] = {
-        "vllm:num_requests_waiting_by_reason": ("reason", {"capacity": gauges.waiting, "deferred": 0}),
-        "vllm:engine_sleep_state": ("sleep_state", {"awake": not asleep, "weights_offloaded": asleep, "discard_all": 0}),
+        "vllm:num_requests_waiting_by_reason": ("reason", {"capacity": gauges.waiting,
+        "deferred": 0}),
+        "vllm:engine_sleep_state": ("sleep_state", {"awake": not asleep,
+        "weights_offloaded": asleep, "discard_all": 0}),
         "vllm:prompt_tokens_by_source_total": (
-            "source", {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0},
+            "source", {"local_compute": computed, "local_cache_hit": cached,
+            "external_kv_transfer": 0},
         ),
         "vllm:prompt_tokens_cached_by_source_total": (
             "source", {"device": cached, "host": 0, "p2p": 0, "disk": 0, "external_unspecified": 0},
         ),
-        "vllm:request_success_total": ("finished_reason", {r: counters.request_success[r] for r in FINISHED_REASONS}),
+        "vllm:request_success_total": ("finished_reason",
+        {r: counters.request_success[r] for r in FINISHED_REASONS}),
         "vllm:admission_rejections_total": (
-            "reason", {"max_num_queued_reqs": counters.admission_rejections, "max_num_queued_tokens": 0},
+            "reason", {"max_num_queued_reqs": counters.admission_rejections,
+            "max_num_queued_tokens": 0},
         ),
         "vllm:spec_decode_num_accepted_tokens_per_pos_total": (
             "position", {str(i): n for i, n in enumerate(counters.spec_decode_per_pos)},

@@ -38,15 +38,18 @@ Json = dict[str, Any]
 # further behind than this the world's clock is put back: this machine is too slow for what is asked
 # of it
 BEHIND_S = 1.0
+# paths that the API key guards (entrypoints/serve/middleware/authenticate.py)
 LOCKED = (
     "/v1",
     "/v2",
     "/inference",
-)  # paths that the API key guards (entrypoints/serve/middleware/authenticate.py)
+)
 CONTROL = "/-/control"
 ROUTES: Mapping[str, tuple[str, ...]] = {
-    "/health": ("GET",), "/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",), "/metrics": ("GET",),
-    "/v1/models": ("GET",), "/tokenize": ("POST",), "/detokenize": ("POST",), "/v1/chat/completions": ("POST",),
+    "/health": ("GET",), "/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",),
+    "/metrics": ("GET",),
+    "/v1/models": ("GET",), "/tokenize": ("POST",), "/detokenize": ("POST",),
+    "/v1/chat/completions": ("POST",),
     "/v1/completions": ("POST",), CONTROL: ("GET", "POST"),
 }  # fmt: skip
 
@@ -95,7 +98,6 @@ class SimulatedServer:
         await self.listener.stop()
 
     # -- time
-    # ---------------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
         """Let happen what is due by now."""
@@ -130,7 +132,6 @@ class SimulatedServer:
         self.listener.cut(keep=lambda connection: connection.path_in_progress == CONTROL)
 
     # -- HTTP
-    # ---------------------------------------------------------------------------------------------------------
 
     def _handle(self, exchange: Exchange) -> None:
         self.catch_up()
@@ -177,9 +178,8 @@ class SimulatedServer:
             case "/version":
                 exchange.reply({"version": world.identity.version})
             case "/load":
-                exchange.reply(
-                    {"server_load": 0}
-                )  # it counts only with --enable-server-load-tracking
+                # it counts only with --enable-server-load-tracking
+                exchange.reply({"server_load": 0})
             case "/v1/models":
                 exchange.reply({"object": "list", "data": [self._model_entry()]})
             case "/metrics":
@@ -201,9 +201,12 @@ class SimulatedServer:
     def _model_entry(self) -> Json:
         identity, now = self.world.identity, int(time.time())
         permission = {
-            "id": f"modelperm-{self._ids.getrandbits(64):016x}", "object": "model_permission", "created": now,
-            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+            "id": f"modelperm-{self._ids.getrandbits(64):016x}", "object": "model_permission",
+            "created": now,
+            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
+            "is_blocking": False,
         }  # fmt: skip
         entry: Json = {
             "id": identity.served_name,
@@ -260,7 +263,6 @@ class SimulatedServer:
         exchange.reply(state(self.world))
 
     # -- completions
-    # --------------------------------------------------------------------------------------------------
 
     def _complete(self, exchange: Exchange, chat: bool) -> None:
         world, body, headers = self.world, self._body(exchange), exchange.request.headers

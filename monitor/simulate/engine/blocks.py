@@ -34,9 +34,8 @@ class BlockPool:
         self.total = total
         self.used = 0
         self._holders: dict[int, int] = {}  # key -> how many requests hold the block
-        self._kept: OrderedDict[int, None] = (
-            OrderedDict()
-        )  # free blocks that hold a prefix, least recently used first
+        # free blocks that hold a prefix, least recently used first
+        self._kept: OrderedDict[int, None] = OrderedDict()
 
     @property
     def usage(self) -> float:

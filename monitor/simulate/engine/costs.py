@@ -26,9 +26,8 @@ class EngineConfig:
     key-value heads of 128), prefill at 40 % of 989 TFLOPS.
     """
 
-    max_num_batched_tokens: Count = (
-        8192  # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
-    )
+    # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
+    max_num_batched_tokens: Count = 8192
     max_num_seqs: Count = 1024
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     max_num_queued_reqs: Count | None = None  # None, as vLLM has it: the queue has no end
@@ -39,9 +38,8 @@ class EngineConfig:
     spec_acceptance: Share = 0.7  # chance that a drafted token is taken, if the ones before it were
     # costs at nominal clocks, in seconds unless the name says otherwise
     prefill_tok_s: Positive = 25_000.0
-    decode_base_s: Positive = (
-        0.0075  # reading the weights: once a step, however many sequences share it
-    )
+    # reading the weights: once a step, however many sequences share it
+    decode_base_s: Positive = 0.0075
     decode_per_seq_s: Seconds = 30e-6
     decode_per_context_s: Seconds = 6.5e-8  # per token of context of each sequence
     draft_share: Share = 0.06  # of decode_base_s, for each drafted token
@@ -53,17 +51,14 @@ class EngineConfig:
     frozen: bool = False  # no step ever ends
     dead: bool = False
     asleep: bool = False  # requests wait without an error
-    kernel_slow_factor: Positive = (
-        1.0  # a slower kernel: all work of the card takes so many times longer
-    )
-    prefill_slow_factor: Positive = (
-        1.0  # the same for prefill only: an attention backend that fell back
-    )
+    # a slower kernel: all work of the card takes so many times longer
+    kernel_slow_factor: Positive = 1.0
+    # the same for prefill only: an attention backend that fell back
+    prefill_slow_factor: Positive = 1.0
     host_delay_s: Seconds = 0.0  # added to the processor's part of every step
     uptime_decay_per_h: NotNegative = 0.0  # 0.02: after ten hours steps take 1.2 times as long
-    slow_start_factor: Positive = (
-        1.0  # this start of the process got a slow state; a restart resets it
-    )
+    # this start of the process got a slow state; a restart resets it
+    slow_start_factor: Positive = 1.0
 
     @property
     def tokens_per_draft(self) -> float:
@@ -146,9 +141,8 @@ def fitting(
     """
     steps, room_s = most, limit_s - start_s
     if room_s < inf:
-        mean_s = (
-            first_s - growth / 2
-        )  # steps·first + growth·steps·(steps - 1)/2 = room, solved for steps
+        # steps·first + growth·steps·(steps - 1)/2 = room, solved for steps
+        mean_s = first_s - growth / 2
         steps = (
             min(most, int(2 * room_s / (mean_s + sqrt(mean_s * mean_s + 2 * growth * room_s))))
             if room_s > 0

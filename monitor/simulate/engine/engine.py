@@ -157,7 +157,6 @@ class Engine:
         return lost
 
     # -- one step
-    # -----------------------------------------------------------------------------------------------------
 
     def _begin(self, now_s: float) -> None:
         parts = self.scheduler.schedule(now_s)
@@ -264,7 +263,6 @@ class Engine:
         )
 
     # -- requests that somebody else keeps for a while (rush.py)
-    # --------------------------------------------------------
 
     def release(self) -> tuple[list[Handle], list[Handle]]:
         """Those that decode in the running step, which has not begun then, and those that wait."""
@@ -323,7 +321,6 @@ class Engine:
         self.note_gauges()
 
     # -- what the page shows
-    # ------------------------------------------------------------------------------------------
 
     def note_gauges(self, elsewhere: Sequence[Handle] = (), waiting: int = 0) -> None:
         """What the metrics page shows from now on; with requests that somebody else keeps."""

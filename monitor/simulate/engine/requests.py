@@ -38,9 +38,8 @@ class EngineRequest:
     parameter_set: str = ""  # what the server compiles for at its first answer
     # a request for prompt_logprobs never looks into the prefix cache (seen on vLLM 0.32 CPU)
     skip_cache: bool = False
-    on_tokens: Callable[[Handle, int, float], None] | None = (
-        None  # (handle, how many new ones, when)
-    )
+    # (handle, how many new ones, when)
+    on_tokens: Callable[[Handle, int, float], None] | None = None
     on_lost: Callable[[Handle, str], None] | None = None  # the engine died or was restarted
     on_end: Callable[[Handle], None] | None = None  # all tokens have come
 

@@ -84,7 +84,6 @@ class Scheduler:
         return -(-tokens // self.config.block_size)
 
     # -- running requests
-    # ---------------------------------------------------------------------------------------------
 
     def _continue(self) -> tuple[list[StepPart], int]:
         """What running requests get, and the budget that is left."""
@@ -143,7 +142,6 @@ class Scheduler:
         return StepPart(handle, tokens, drafted, brings=tokens == rest, decodes=decodes)
 
     # -- waiting requests
-    # ---------------------------------------------------------------------------------------------
 
     def _admit(self, parts: list[StepPart], budget: int, now_s: float) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
@@ -182,7 +180,6 @@ class Scheduler:
             self.counters.looked_up(handle)
 
     # -- the cache
-    # ----------------------------------------------------------------------------------------------------
 
     def _allocate(self, handle: Handle, tokens: int) -> bool:
         lacking = self.blocks_for(tokens) - len(handle.held) - handle.private

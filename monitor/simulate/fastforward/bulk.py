@@ -18,9 +18,8 @@ from monitor.simulate.engine.costs import fitting
 from monitor.simulate.engine.requests import Handle, RequestState
 from monitor.simulate.protocols import Arrivals, BulkWorld, ForeseeableSource
 
-TokenUpdate = tuple[
-    Handle, int, Sequence[int] | None
-]  # tokens of some steps, and how many at each; None: one
+# tokens of some steps, and how many at each; None: one
+TokenUpdate = tuple[Handle, int, Sequence[int] | None]
 
 
 @dataclass(slots=True)
@@ -30,17 +29,15 @@ class BulkStepper:
     world: BulkWorld
     now_s: float
     active: list[Handle] = field(default_factory=list)  # those that decode
-    queue: list[Handle] = field(
-        default_factory=list
-    )  # those who have come since, or for whom there was no place
+    # those who have come since, or for whom there was no place
+    queue: list[Handle] = field(default_factory=list)
     source: ForeseeableSource | None = None
     plain: bool = True  # False: the engine must have what is left
     _coming: Arrivals = field(default_factory=deque)  # those foreseen, later than all in the queue
     _limit_s: float = inf
     _context: int = 0
-    _timed: list[Handle] = field(
-        default_factory=list
-    )  # those of the active that somebody listens to
+    # those of the active that somebody listens to
+    _timed: list[Handle] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """What was taken over."""
@@ -96,7 +93,6 @@ class BulkStepper:
         self.world.engine.adopt(self.active, self.queue, self.now_s)
 
     # -- requests
-    # -----------------------------------------------------------------------------------------------------
 
     def _generate_ahead(self) -> None:
         if self.source is not None:
@@ -142,7 +138,6 @@ class BulkStepper:
         self._timed = [handle for handle in active if handle.request.on_tokens is not None]
 
     # -- steps
-    # --------------------------------------------------------------------------------------------------------
 
     def _serve_alone(self) -> bool:
         """A request that has the engine to itself from its first token to its last: two kinds of
@@ -166,9 +161,8 @@ class BulkStepper:
         prefill_s = prompt * rates.prompt_s
         first_s = max(rates.read_s, prefill_s) + rates.sequence_s + prompt * rates.context_s
         begun_s = now_s + first_s + rates.host_s
-        step_s = (
-            rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s
-        )  # the context grows evenly
+        # the context grows evenly
+        step_s = rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s
         end_s = begun_s + (wanted - 1) * (step_s + rates.host_s)
         due_s = coming[1][0] if len(coming) > 1 else inf
         if end_s > self._limit_s or end_s >= due_s or end_s > now_s + longest_s:

@@ -21,10 +21,11 @@ RESTED_S = 9.9  # a rest after which the clocks have to come up again (physics.p
 # and are up again for certain; until then the cards are told of every tenth of a second, then of
 # every second
 RAMPED_S = 1.0
+# after which the cards' clocks are asked again: while somebody takes the time, and otherwise
 WATCHED_S, LONGEST_S = (
     2.0,
     15.0,
-)  # after which the cards' clocks are asked again: while somebody takes the time, and otherwise
+)
 NOTHING = Gauges()
 DRIFT = 0.002  # a speed that moves this much is asked for earlier
 
@@ -36,29 +37,22 @@ class FastForwardWorld(World):
     """
 
     counters_kind: ClassVar[type[Counters]] = FewCounters
-    watched: int = field(
-        default=0, init=False
-    )  # requests out whose tokens somebody times: the clocks are asked more often
-    halted: bool = field(
-        default=False, init=False
-    )  # set by a callback: `advance_until` returns at this moment
-    in_bulk: bool = field(
-        default=False, init=False
-    )  # true while `on_tokens` tells of steps of equal length
-    chunks: Sequence[int] | None = field(
-        default=None, init=False
-    )  # then: tokens of each step; None: one a step
+    # requests out whose tokens somebody times: the clocks are asked more often
+    watched: int = field(default=0, init=False)
+    # set by a callback: `advance_until` returns at this moment
+    halted: bool = field(default=False, init=False)
+    # true while `on_tokens` tells of steps of equal length
+    in_bulk: bool = field(default=False, init=False)
+    # then: tokens of each step; None: one a step
+    chunks: Sequence[int] | None = field(default=None, init=False)
     _worked_since_s: float = field(default=0.0, init=False)
     _stepped_s: float = field(default=-inf, init=False)
-    _asked: tuple[float, float] = field(
-        default=(0.0, 0.0), init=False
-    )  # when the pace was asked for, and how long the weights took
-    _rates: StepRates | None = field(
-        default=None, init=False
-    )  # None: not worked out since something was set
-    _clock_state: list[tuple[float, ...]] = field(
-        default_factory=list, init=False
-    )  # by what the cards were held back then
+    # when the pace was asked for, and how long the weights took
+    _asked: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    # None: not worked out since something was set
+    _rates: StepRates | None = field(default=None, init=False)
+    # by what the cards were held back then
+    _clock_state: list[tuple[float, ...]] = field(default_factory=list, init=False)
     _stale: bool = field(default=False, init=False)  # the cards may have changed since
     _bulk: BulkStepper | None = field(default=None, init=False)  # it has the requests that decode
 
@@ -78,9 +72,8 @@ class FastForwardWorld(World):
                 return
             if self._step_in_bulk(to_s):
                 continue
-            sent_for: object = (
-                None if self._bulk is None else self._bulk.source
-            )  # what they send waits in the rush for the next step
+            # what they send waits in the rush for the next step
+            sent_for: object = None if self._bulk is None else self._bulk.source
             source_s = self._source_s(sent_for)
             step_s = self.engine.next_step_s()
             if step_s is not None and step_s <= min(to_s, source_s):
@@ -145,7 +138,6 @@ class FastForwardWorld(World):
         return super().gauges()
 
     # -- for a rush
-    # ---------------------------------------------------------------------------------------------------
 
     def rates(self) -> StepRates:
         """Of a step that begins now."""
@@ -207,7 +199,6 @@ class FastForwardWorld(World):
         self.in_bulk = False
 
     # -- inside
-    # -------------------------------------------------------------------------------------------------------
 
     def _source_s(self, but: object = None) -> float:
         soonest = inf

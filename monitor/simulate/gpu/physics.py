@@ -35,9 +35,8 @@ MEMORY_STEP = 0.02  # of the memory clock, each GOVERNOR_S above the memory's ma
 MEMORY_FLOOR = 0.4
 # how much of a loss of memory clock the SM clock shares (a V100 at 93 °C HBM lost SM clock as well)
 SM_PER_MEMORY = 0.25
-IDLE_AFTER_S = (
-    10.0  # clocks ramp down after so long without work, and are back after about three RAMP_S
-)
+# clocks ramp down after so long without work, and are back after about three RAMP_S
+IDLE_AFTER_S = 10.0
 RAMP_S = 0.15  # assumed; real cards need some tenths of a second
 # power and utilisation are averages over about so long (NVML: power of Ampere and newer, 1 s)
 WINDOW_S = 1.0
@@ -54,29 +53,24 @@ class GpuPhysics:
     kind: GpuKind
     index: Natural = 0
     inlet_c: Celsius | None = None  # air that comes in; None: as the kind has it
-    cooling: Factor = (
-        1.0  # thermal resistance of heat sink and air against healthy: 2 = dust, a stuck fan
-    )
+    # thermal resistance of heat sink and air against healthy: 2 = dust, a stuck fan
+    cooling: Factor = 1.0
     memory_cooling: Factor = 1.0  # likewise for the memory
     power_limit_w: Positive | None = None  # None: the kind's
-    power_cap_share: Factor | None = (
-        None  # instead of a figure in watts: share of what this kind draws at full clock
-    )
+    # instead of a figure in watts: share of what this kind draws at full clock
+    power_cap_share: Factor | None = None
     power_brake: bool = False
-    hidden_limit_mhz: Positive | None = (
-        None  # firmware holds the clock there and sets no reason bit
-    )
+    # firmware holds the clock there and sets no reason bit
+    hidden_limit_mhz: Positive | None = None
     neighbour: Share = 0.0  # share of the card's time that another process takes
     neighbour_mib: NotNegative = 0.0
-    kernel_power: Factor = (
-        1.0  # dynamic power against healthy kernels: a fallback kernel draws less
-    )
+    # dynamic power against healthy kernels: a fallback kernel draws less
+    kernel_power: Factor = 1.0
     model_mib: NotNegative = 0.0
     driver_version: str = "580.95.05"
     xid: Natural = 0
-    thermal_speed: Factor = (
-        1.0  # heat and governor move so many times faster; counters and energy stay in real time
-    )
+    # heat and governor move so many times faster; counters and energy stay in real time
+    thermal_speed: Factor = 1.0
 
     _full_w: float = 0.0
     _idle_reasons: int = 0
@@ -176,9 +170,8 @@ class GpuPhysics:
             )
             ends = self._ends_c(power_w)
             if self._stays_cool(ends):
-                self._pass(
-                    left, power_w, reasons, ends
-                )  # constant power: the closed form is exact for any time
+                # constant power: the closed form is exact for any time
+                self._pass(left, power_w, reasons, ends)
                 return
             step = left if left <= GOVERNOR_S else min(left, self._calm_s(ends))
             self._pass(step, power_w, reasons, ends)
@@ -186,7 +179,6 @@ class GpuPhysics:
             left -= step
 
     # -- power and clock
-    # ----------------------------------------------------------------------------------------------
 
     def _clock(self, temp_c: float) -> tuple[float, bool]:
         """The clock while working at this temperature, and whether the power limit is what holds
@@ -240,7 +232,6 @@ class GpuPhysics:
         return reasons
 
     # -- one step
-    # -----------------------------------------------------------------------------------------------------
 
     def _ends_c(self, power_w: float) -> Ends:
         """Where die, heat sink and memory would end at this power: each above what is cooler than

@@ -29,37 +29,36 @@ from monitor.simulate.gpu.physics import (
 )
 
 POLL_EVERY_S, WINDOW = 1.0, 5
+# looks from the first of five to the third, to the fifth, to the next five
 TO_NEXT_OF_THREE = (
     2,
     2,
     1,
-)  # looks from the first of five to the third, to the fifth, to the next five
+)
 # of one look; in the steadiest half minutes of 104 recordings of GB10 under vLLM it is 0.7 to 2 %
 POWER_SD = 0.015
+# of five draws, in standard deviations: how far the least lies off, how much the median varies
 LEAST_OF_FIVE, MEDIAN_OF_FIVE = (
     1.16,
     0.54,
-)  # of five draws, in standard deviations: how far the least lies off, how much the median varies
+)
+# a look may meet a burst of prefill: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
 BURST_SEEN, BURST_CLOCK = (
     0.1,
     0.84,
-)  # a look may meet a burst of prefill: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
+)
 ROOM_SD_C, ROOM_TAU_S = 0.6, 7200.0  # assumed
-CENTI = tuple(
-    str(number / 100) for number in range(101)
-)  # utilisation to two places; written a hundred thousand times
+# utilisation to two places; written a hundred thousand times
+CENTI = tuple(str(number / 100) for number in range(101))
 ROOM_EVERY = 12  # windows: a minute
 ROOM_KEPT = exp(-ROOM_EVERY * WINDOW * POLL_EVERY_S / ROOM_TAU_S)
 ROOM_MOVED_C = ROOM_SD_C * sqrt(1.0 - ROOM_KEPT * ROOM_KEPT)
-WindowRow = tuple[
-    float, tuple[object, ...]
-]  # second of the world of the last look, and the fields of records.GPU_FIELDS
-Poll = tuple[
-    float, float, float, float
-]  # temperature, clock, power, utilisation: what a row has the spread of
-Fades = tuple[
-    float, float, float
-]  # how much of the way is left of die, heat sink and averages, from look to look
+# second of the world of the last look, and the fields of records.GPU_FIELDS
+WindowRow = tuple[float, tuple[object, ...]]
+# temperature, clock, power, utilisation: what a row has the spread of
+Poll = tuple[float, float, float, float]
+# how much of the way is left of die, heat sink and averages, from look to look
+Fades = tuple[float, float, float]
 
 
 @dataclass(slots=True)
@@ -193,12 +192,15 @@ class PolledGpu(Gpu):
         uneven = self._chance.gauss(1.0, MEDIAN_OF_FIVE * POWER_SD)
         off = LEAST_OF_FIVE * POWER_SD
         row = (
-            self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz), round(clock), round(high_mhz),
+            self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz),
+            round(clock), round(high_mhz),
             _milli(low_w * (uneven - off)), _milli(power * uneven), _milli(high_w * (uneven + off)),
             CENTI[int(low * 100 + 0.5)], CENTI[int(util * 100 + 0.5)], CENTI[int(high * 100 + 0.5)],
-            round(temp_c + over_c) if kind.shows_memory_temp else None, margin, memory_mhz, self._vram_used_mib(),
+            round(temp_c + over_c) if kind.shows_memory_temp else None, margin, memory_mhz,
+            self._vram_used_mib(),
             self.limit_w if kind.shows_limit else None, self._reasons_seen,
-            _milli(self._energy_j + power_w * after_s), int(thermal_s * NS), int(capped_s * NS), int(brake_s * NS),
+            _milli(self._energy_j + power_w * after_s), int(thermal_s * NS), int(capped_s * NS),
+            int(brake_s * NS),
         )  # fmt: skip
         self._windows.append((at_s, row))
         self._polls.clear()

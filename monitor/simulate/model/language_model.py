@@ -212,7 +212,6 @@ class LanguageModel:
         return prompt
 
     # -- text
-    # ---------------------------------------------------------------------------------------------------------
 
     def _continuation(self, prompt: Prompt, batch: int) -> tuple[int, ...]:
         """What is left to say after what the prompt gives already."""
@@ -241,7 +240,6 @@ class LanguageModel:
         return alone ^ (key_of(f"{self.seed}/{question}/{batch}") >> 7 & 1)
 
     # -- log-probabilities
-    # --------------------------------------------------------------------------------------------
 
     def _rank(
         self, question: str, has_bos: bool, place: int, token: int, batch: int

@@ -15,17 +15,17 @@ from typing import NamedTuple
 from zlib import crc32
 
 MAX_LOGPROBS = 20  # vLLM's --max-logprobs
-BATCH_NOISE = (
-    0.02  # nat; drift of up to 0.026 was reported for another batch or cache state (vLLM #40896)
-)
+# nat; drift of up to 0.026 was reported for another batch or cache state (vLLM #40896)
+BATCH_NOISE = 0.02
 #: Nat on the margin of each alternative, and its spread; a choice of the simulator. Rounding to
 #: four bits brings what was unlikely nearer; another training weighs everything otherwise, and is
 #: told from rounding by how far.
 MOVES: Mapping[str, tuple[float, float]] = {"int4": (-0.7, 0.4), "new-weights": (-2.5, 1.5)}
+# nat by which the other of two answers stands behind, where they part
 TIED, RIVAL = (
     (0.01, 0.06),
     (1.0, 3.0),
-)  # nat by which the other of two answers stands behind, where they part
+)
 
 
 class TokenScore(NamedTuple):

@@ -83,9 +83,8 @@ LEAST_STEP_S, MOST_STEP_S = 0.25, 10.0
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 ONE_SHOT = ("restart", "batch.requests")  # acts, not states
 FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
-Check = Callable[
-    [str, Any], None
-]  # of a name and a value: raises SettingError where it cannot be set so (World.check)
+# of a name and a value: raises SettingError where it cannot be set so (World.check)
+Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +286,8 @@ class _Allowed:
             )
         try:
             if self.check is not None:
-                self.check(
-                    name, float(plain) if what == "ramp" else plain
-                )  # on its way it takes every value between
+                # on its way it takes every value between
+                self.check(name, float(plain) if what == "ramp" else plain)
         except SettingError as error:
             raise problem(self.file, value.line, str(error)) from None
 

@@ -54,9 +54,8 @@ class BackgroundTraffic:
         self._at_work = 0  # clients of the batch job with a request out
         self._retry_s = -inf
         self.world.groups |= {"traffic": self.traffic.settings, "batch": self.batch}
-        self.coming: deque[tuple[float, EngineRequest]] = (
-            deque()
-        )  # of the traffic, worked out beforehand
+        # of the traffic, worked out beforehand
+        self.coming: deque[tuple[float, EngineRequest]] = deque()
         self.world.sources.append(self)
         self.world.background = self
         self.world.changed()

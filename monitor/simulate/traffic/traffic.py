@@ -21,8 +21,10 @@ from monitor.simulate.settings import Factor, NotNegative, PerSecond, Share
 
 #: Requests a minute against their mean, over the 58 whole minutes of the same trace.
 MINUTES = (
-    0.58, 0.8, 1.0, 1.07, 0.93, 0.83, 0.81, 0.79, 0.98, 0.9, 0.91, 0.91, 1.04, 0.98, 0.86, 0.85, 0.85, 0.93, 1.04, 1.06, 1.06, 1.04, 1.23,
-    1.2, 1.17, 1.2, 1.31, 1.45, 1.44, 1.37, 1.36, 1.53, 1.33, 1.25, 1.28, 1.26, 1.41, 0.94, 1.0, 0.96, 1.01, 1.07, 0.96, 1.09, 1.01, 1.13,
+    0.58, 0.8, 1.0, 1.07, 0.93, 0.83, 0.81, 0.79, 0.98, 0.9, 0.91, 0.91, 1.04, 0.98, 0.86, 0.85,
+    0.85, 0.93, 1.04, 1.06, 1.06, 1.04, 1.23,
+    1.2, 1.17, 1.2, 1.31, 1.45, 1.44, 1.37, 1.36, 1.53, 1.33, 1.25, 1.28, 1.26, 1.41, 0.94, 1.0,
+    0.96, 1.01, 1.07, 0.96, 1.09, 1.01, 1.13,
     1.0, 0.75, 0.67, 0.75, 0.8, 0.85, 0.77, 0.77, 0.73, 0.79, 0.74, 0.68,
 )  # fmt: skip
 DAY_S = 86_400.0
@@ -68,12 +70,10 @@ class TrafficSettings:
     rate_per_s: PerSecond = 0.0
     prompt_factor: Factor = 1.0  # 2: prompts twice as long
     output_factor: Factor = 1.0
-    daily_swing: Share = (
-        0.0  # 0.5: the quietest hour has half of the mean rate, the busiest half more
-    )
-    shared_tokens: NotNegative = (
-        0.0  # so many first tokens are the same in every prompt: a system prompt
-    )
+    # 0.5: the quietest hour has half of the mean rate, the busiest half more
+    daily_swing: Share = 0.0
+    # so many first tokens are the same in every prompt: a system prompt
+    shared_tokens: NotNegative = 0.0
 
 
 @dataclass(slots=True)
