@@ -102,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
+    from monitor.simulate.api.dcgm import exporter  # noqa: PLC0415
     from monitor.simulate.api.server import CONTROL, SimulatedServer  # noqa: PLC0415
-    from monitor.simulate.gpu.dcgm import exporter  # noqa: PLC0415
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -251,9 +251,7 @@ def test_the_other_of_two_near_ties_is_scored_as_the_tie_it_is() -> None:
     assert scored == pytest.approx(streamed, abs=0.1)
 
 
-def test_what_was_said_before_another_training_is_unlikely_where_the_answers_part_and_sure_from_there_on() -> (
-    None
-):
+def test_the_old_answer_of_new_weights_is_unlikely_where_it_parts_and_sure_after_that() -> None:
     question, model = "What is the capital of France?", LanguageModel("new-weights")
     prompt, before = asked(question), said(question).tokens
     scores = model.prompt_scores(prompt_of((*prompt.ids, *before)), 5)[len(prompt.ids) :]

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from monitor.simulate.gpu.gpu import DriverReading, Gpu
-from monitor.simulate.gpu.kinds import KINDS, UnknownGpuError, kind_of
+from monitor.simulate.gpu.kinds import GPU_KINDS, UnknownGpuError, kind_of
 from monitor.simulate.gpu.physics import (
     GPU_IDLE,
     HW_POWER_BRAKE,
@@ -35,9 +35,7 @@ def test_a_healthy_h100_that_decodes_draws_420_watts_at_53_to_54_degrees() -> No
     assert reading.event_reasons == 0
 
 
-def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_cap_bit_that_is_no_fault() -> (
-    None
-):
+def test_a_healthy_3090_stands_at_68_degrees_and_1839_mhz_with_its_power_cap_bit_set() -> None:
     reading = settled(Gpu(kind_of("rtx3090")))
     assert reading.temp_c == 68
     assert reading.sm_clock_mhz == pytest.approx(1839, abs=3)
@@ -46,9 +44,7 @@ def test_a_healthy_3090_stands_at_68_degrees_and_1839_megahertz_with_the_power_c
     assert reading.margin_c is None
 
 
-def test_a_healthy_gb10_stands_at_70_to_74_degrees_and_2470_to_2496_megahertz_without_a_reason_bit() -> (
-    None
-):
+def test_a_healthy_gb10_stands_at_70_to_74_degrees_and_2470_to_2496_mhz_without_a_reason() -> None:
     reading = settled(Gpu(kind_of("dgx-spark")))
     assert 70 <= reading.temp_c <= 74
     assert 2470 <= reading.sm_clock_mhz <= 2496
@@ -61,7 +57,7 @@ def test_a_healthy_4090_stands_at_63_degrees() -> None:
     assert settled(Gpu(kind_of("rtx4090"))).temp_c == 63
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GPU_KINDS)
 def test_no_healthy_card_throttles_for_heat_or_power_whatever_it_works_on(name: str) -> None:
     gpu = Gpu(kind_of(name))
     for share in (0.0, 0.5, 1.0):
@@ -85,9 +81,7 @@ def test_an_idle_card_reaches_its_idle_temperature_in_one_exact_step_of_any_leng
     assert whole.reading().sm_clock_mhz == 210
 
 
-def test_an_idle_card_says_that_it_is_idle_and_one_whose_power_cap_bit_always_stands_says_that() -> (
-    None
-):
+def test_an_idle_gpu_has_the_idle_bit_or_its_power_cap_bit_that_is_always_set() -> None:
     for name, reasons, counted in (("h100", GPU_IDLE, 0), ("rtx3090", SW_POWER_CAP, 700e9)):
         gpu = Gpu(kind_of(name))
         gpu.advance(100, 0.5)
@@ -96,7 +90,7 @@ def test_an_idle_card_says_that_it_is_idle_and_one_whose_power_cap_bit_always_st
         assert gpu.reading().sw_power_ns == pytest.approx(counted)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GPU_KINDS)
 def test_the_length_of_the_steps_does_not_change_the_story_of_a_busy_card(name: str) -> None:
     coarse, fine = Gpu(kind_of(name)), Gpu(kind_of(name))
     for gpu, step in ((coarse, 15.0), (fine, 0.05)):

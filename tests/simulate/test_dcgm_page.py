@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.simulate.gpu.dcgm import DEFAULT, page
+from monitor.simulate.api.dcgm import DEFAULT, page
 from monitor.simulate.gpu.gpu import Gpu
 from monitor.simulate.gpu.kinds import kind_of
 from monitor.simulate.gpu.physics import SW_THERMAL

@@ -97,7 +97,7 @@ def test_no_throttle_counter_moves_on_a_healthy_card(calm: tuple[Rows, Rows]) ->
     }
 
 
-def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_and_no_throttling_for_heat(
+def test_a_power_cap_bit_that_is_always_set_shows_at_work_and_at_rest_and_no_heat_throttling(
     tmp_path: Path,
 ) -> None:
     samples, readings = written(tmp_path, 0.5, "rtx3090")

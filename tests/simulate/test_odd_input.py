@@ -32,8 +32,10 @@ ANYTHING = st.recursive(
 )
 # fmt: off
 FIELDS = [
-    "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stream", "stream_options", "n", "temperature",
-    "logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "cache_salt", "priority", "ignore_eos", "model",
+    "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stream",
+    "stream_options", "n", "temperature",
+    "logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "cache_salt", "priority",
+    "ignore_eos", "model",
     "add_special_tokens", "response_format",
 ]
 # fmt: on

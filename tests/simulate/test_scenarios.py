@@ -20,9 +20,12 @@ from monitor.simulate.settings import SettingError
 from monitor.simulate.world import World
 
 PROMISED = [
-    "calm", "batch-job", "heat", "memory-heat", "hot-room", "power-cap", "power-brake", "hidden-limit", "driver-update",
-    "new-weights", "lost-bos", "int4", "kernel-fallback", "prefix-cache-off", "shorter-context", "longer-prompts", "more-clients",
-    "new-neighbour", "uptime-decay", "slow-start", "speculation-falls", "host-bound", "hang", "die", "sleep", "metrics-gone",
+    "calm", "batch-job", "heat", "memory-heat", "hot-room", "power-cap", "power-brake",
+    "hidden-limit", "driver-update",
+    "new-weights", "lost-bos", "int4", "kernel-fallback", "prefix-cache-off", "shorter-context",
+    "longer-prompts", "more-clients",
+    "new-neighbour", "uptime-decay", "slow-start", "speculation-falls", "host-bound", "hang",
+    "die", "sleep", "metrics-gone",
     "renamed-metrics", "rollback",
 ]  # fmt: skip
 
@@ -285,7 +288,8 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
         ),
         (
             "about: x\nraises:\n  kind: speed\n  cause: nope",
-            f"story.yaml:4: nope is no cause that can be reported; it is one of: {', '.join(Cause)}",
+            "story.yaml:4: nope is no cause that can be reported; "
+            f"it is one of: {', '.join(Cause)}",
         ),
         ("about: x\nabout: y", "story.yaml:2: about stands here a second time; keep one of them"),
         ("- a\n- b", "story.yaml:1: a scenario must be a block of `key: value` lines"),

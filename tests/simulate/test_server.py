@@ -22,10 +22,10 @@ from monitor.measure.canary import Canary, Measurement
 from monitor.measure.scrape import MetricsPage
 from monitor.measure.stream import client as http_client
 from monitor.model import Outcome, Phase, Probe, ServerPage
+from monitor.simulate.api.dcgm import exporter
 from monitor.simulate.api.server import SimulatedServer
 from monitor.simulate.assemble import make_world
 from monitor.simulate.engine.costs import EngineConfig
-from monitor.simulate.gpu.dcgm import exporter
 from monitor.simulate.world import World
 
 Client = httpx.AsyncClient
@@ -139,7 +139,7 @@ async def test_a_frozen_engine_is_measured_as_hung_while_health_stays_good(
     assert (await client.get("/health")).status_code == 200
 
 
-async def test_chat_behind_24_long_requests_reaches_its_cap_and_without_one_measures_the_queue() -> (
+async def test_chat_behind_24_long_requests_reaches_its_cap_or_measures_the_queue_without_one() -> (
     None
 ):
     async with (

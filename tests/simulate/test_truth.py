@@ -120,9 +120,7 @@ def test_a_healthy_server_is_as_fast_as_its_parameters_say() -> None:
     )
 
 
-def test_a_kernel_fallback_triples_prefill_slows_decode_a_little_and_draws_less_at_the_same_clock() -> (
-    None
-):
+def test_a_kernel_fallback_triples_prefill_and_draws_less_power_at_the_same_clock() -> None:
     world, before, after = told("kernel-fallback", 60)
     slow, prefill, dynamic = (
         world.get("kernel_slow_factor"),
@@ -194,9 +192,7 @@ def test_a_neighbour_leaves_us_the_rest_of_the_cards_time_and_shows_in_use_power
     assert idle.power_w == pytest.approx(power_w(gpu_of(world), share), rel=0.01)
 
 
-def test_every_hour_since_the_start_makes_steps_half_a_per_cent_longer_until_it_is_started_again() -> (
-    None
-):
+def test_every_hour_since_the_start_makes_steps_half_a_per_cent_longer_until_a_restart() -> None:
     world, _, after = told("uptime-decay", 8 * 3600)
     hours = (world.now_s - world.engine.started_s) / 3600
     assert after.step_s == pytest.approx((1 + 0.005 * hours) * read_s() + NOMINAL.host_s, rel=1e-3)

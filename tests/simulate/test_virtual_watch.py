@@ -54,7 +54,10 @@ def test_a_page_in_virtual_time_is_what_the_daemons_parser_reads_on_the_printed_
 def test_a_page_that_cannot_be_read_at_the_cap_decides_nothing_before_a_hang_would_show(
     tmp_path: Path,
 ) -> None:
-    story = "base: {batch.clients: 30, max_num_seqs: 4}\ntimeline: [{at: 1s, set: {metrics_status: 404}}]"
+    story = (
+        "base: {batch.clients: 30, max_num_seqs: 4}\n"
+        "timeline: [{at: 1s, set: {metrics_status: 404}}]"
+    )
     rows = samples(tmp_path, story, 0.2, 0.1)
     out = [row for row in rows if "2026-01-05T00:05:50" < row["started_at"] < "2026-01-05T00:06:01"]
     hidden = [

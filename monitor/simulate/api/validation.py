@@ -71,7 +71,8 @@ class CompletionRequest:
     @property
     def parameter_set(self) -> str:
         """What a server compiles for at its first answer."""
-        return f"{'chat' if self.chat else 'completions'}/{self.logprobs is not None}/{self.structured}"
+        endpoint = "chat" if self.chat else "completions"
+        return f"{endpoint}/{self.logprobs is not None}/{self.structured}"
 
 
 def read_json(content: bytes, kind: str) -> Json:

@@ -81,7 +81,7 @@ class GpuKind:
 
 #: Decode and prefill shares: of the measured elasticities 0.2 to 0.5 (decode) and 0.67 to 0.87
 #: (prefill).
-KINDS: Mapping[str, GpuKind] = {
+GPU_KINDS: Mapping[str, GpuKind] = {
     kind.name: kind
     for kind in (
         GpuKind(
@@ -150,8 +150,8 @@ KINDS: Mapping[str, GpuKind] = {
 
 def kind_of(name: str) -> GpuKind:
     """The constants of a kind of card. Raises UnknownCardError."""
-    if name not in KINDS:
+    if name not in GPU_KINDS:
         raise UnknownGpuError(
-            f"there is no simulated card {name!r}; it is one of: {', '.join(KINDS)}"
+            f"there is no simulated card {name!r}; it is one of: {', '.join(GPU_KINDS)}"
         )
-    return KINDS[name]
+    return GPU_KINDS[name]

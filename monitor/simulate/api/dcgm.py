@@ -15,7 +15,6 @@ from typing import Literal
 
 from monitor.simulate.api.server import SimulatedServer
 from monitor.simulate.api.wire import Exchange, Listener
-from monitor.simulate.gpu import dcgm
 from monitor.simulate.gpu.gpu import DriverReading, Gpu
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -218,8 +217,8 @@ def exporter(server: SimulatedServer, host: str = "127.0.0.1", port: int = 0) ->
         server.catch_up()
         server.world.settle()
         exchange.reply(
-            dcgm.page([gpu for gpu in server.world.gpus if isinstance(gpu, Gpu)]),
-            kind=dcgm.CONTENT_TYPE,
+            page([gpu for gpu in server.world.gpus if isinstance(gpu, Gpu)]),
+            kind=CONTENT_TYPE,
         )
 
     return Listener(handle, host, port)
