@@ -8,7 +8,8 @@ from monitor.simulate.engine.costs import EngineConfig
 from monitor.simulate.gpu.gpu import Gpu
 from monitor.simulate.gpu.kinds import GpuKind, kind_of
 from monitor.simulate.identity import Identity
-from monitor.simulate.scenarios.scenario import Play, Scenario, load
+from monitor.simulate.scenarios.play import Play
+from monitor.simulate.scenarios.scenario import Scenario, load
 from monitor.simulate.traffic.background import BackgroundTraffic
 from monitor.simulate.world import World
 

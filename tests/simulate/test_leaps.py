@@ -10,7 +10,7 @@ from monitor.simulate.assemble import make_world
 from monitor.simulate.engine.requests import Ending, EngineRequest, Handle
 from monitor.simulate.fastforward.world import FastForwardWorld
 from monitor.simulate.gpu.gpu import Gpu
-from monitor.simulate.scenarios.scenario import ONE_SHOT
+from monitor.simulate.scenarios.play import ONE_SHOT
 from monitor.simulate.world import World
 
 STORIES: dict[str, list[tuple[float, dict[str, Any]]]] = {

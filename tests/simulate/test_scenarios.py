@@ -14,7 +14,8 @@ from monitor.model import Cause, Kind
 from monitor.simulate.assemble import make_world, switch
 from monitor.simulate.fastforward.world import FastForwardWorld
 from monitor.simulate.gpu.gpu import Gpu
-from monitor.simulate.scenarios.scenario import CAUSES, KINDS, ONE_SHOT, Play, load, names, parse
+from monitor.simulate.scenarios.play import ONE_SHOT, Play
+from monitor.simulate.scenarios.scenario import CAUSES, KINDS, load, names, parse
 from monitor.simulate.scenarios.timeline import ScenarioError
 from monitor.simulate.settings import SettingError
 from monitor.simulate.world import World

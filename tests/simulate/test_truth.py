@@ -23,7 +23,8 @@ from monitor.simulate.engine.costs import EngineConfig
 from monitor.simulate.engine.requests import Ending, EngineRequest, Handle
 from monitor.simulate.fastforward.world import FastForwardWorld
 from monitor.simulate.gpu.gpu import DriverReading, Gpu
-from monitor.simulate.scenarios.scenario import Play, load
+from monitor.simulate.scenarios.play import Play
+from monitor.simulate.scenarios.scenario import load
 from monitor.simulate.traffic.traffic import trace
 from monitor.simulate.world import World
 

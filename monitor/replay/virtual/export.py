@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -143,25 +143,24 @@ def export(
     story = switch(world, scenario, onset_hours * 3600)
     watch, pages = played(world, hours)
     samples = sorted(watch.samples, key=attrgetter("started_at"))
-    rows = [*_server_rows(pages), *_gpu_rows(world)]
-    readings_file = file.with_name(f"{file.stem}.readings.csv")
-    pins_file = file.with_name(f"{file.stem}.pins.yaml")
-    _write(file, SAMPLE_FIELDS, map(_sample_row, samples, range(1, len(samples) + 1)))
-    _write(readings_file, READING_FIELDS, sorted(rows, key=itemgetter(2)))
-    with _opened(pins_file) as out:
-        out.write(to_yaml(watch.pins))
-    return Exported(
+    readings = [*_server_rows(pages), *_gpu_rows(world)]
+    exported = Exported(
         file=file,
-        readings_file=readings_file,
-        pins_file=pins_file,
+        readings_file=file.with_name(f"{file.stem}.readings.csv"),
+        pins_file=file.with_name(f"{file.stem}.pins.yaml"),
         samples=len(samples),
-        readings=len(rows),
+        readings=len(readings),
         pins=len(watch.pins),
         hours=hours,
-        took_s=time.perf_counter() - began_s,
+        took_s=0.0,
         scenario=story,
         onset=str(iso(utc(EPOCH.timestamp() + onset_hours * 3600))),
     )
+    _write(file, SAMPLE_FIELDS, map(_sample_row, samples, range(1, len(samples) + 1)))
+    _write(exported.readings_file, READING_FIELDS, sorted(readings, key=itemgetter(2)))
+    with _opened(exported.pins_file) as out:
+        out.write(to_yaml(watch.pins))
+    return replace(exported, took_s=time.perf_counter() - began_s)
 
 
 def virtual_probes(answers: ProbeAnswers) -> list[Probe]:

@@ -193,54 +193,49 @@ def whole(
     model: LanguageModel,
 ) -> Json:
     """A whole answer without a stream."""
+    wanted = request.prompt_logprobs
+    scored: Json = {"prompt_logprobs": None, "prompt_token_ids": None}
+    if wanted is not None:
+        scores = model.prompt_scores(request.prompt, wanted)
+        scored["prompt_logprobs"] = prompt_logprobs_of(scores)
+    if request.token_ids:
+        scored["prompt_token_ids"] = list(request.prompt.ids)
     logprobs = logprobs_of(model, request, generation, 0, len(generation.tokens))
-    scored = (
-        None
-        if request.prompt_logprobs is None
-        else prompt_logprobs_of(model.prompt_scores(request.prompt, request.prompt_logprobs))
-    )
-    text, ids = "".join(generation.texts), list(generation.tokens) if request.token_ids else None
+    choice = _whole_choice(request, generation, logprobs, scored)
+    body = frame.chunk(request.chat, [choice])
+    body["object"] = "chat.completion" if request.chat else "text_completion"
+    body |= {"service_tier": None, "system_fingerprint": frame.fingerprint}
+    body["usage"] = _whole_usage(frame, handle)
+    body |= scored if request.chat else {}
+    body |= {"kv_transfer_params": None, "ec_transfer_params": None}
+    speculative = {"speculative_decoding": None}
+    body["metrics"] = timing(handle) | speculative if frame.request_metrics else None
+    return body
+
+
+def _whole_choice(
+    request: CompletionRequest, generation: Generation, logprobs: Json | None, scored: Json
+) -> Json:
+    text = "".join(generation.texts)
     ending = {
         "finish_reason": generation.reason,
         "stop_reason": generation.stop_reason,
-        "token_ids": ids,
+        "token_ids": list(generation.tokens) if request.token_ids else None,
     }
-    prompt_ids = list(request.prompt.ids) if request.token_ids else None
-    if request.chat:
-        message: Json = {
-            "role": "assistant", "content": text, "refusal": None, "annotations": None,
-            "audio": None, "function_call": None,
-            "tool_calls": [], "reasoning": None,
-        }  # fmt: skip
-        choice: Json = {"index": 0, "message": message, "logprobs": logprobs, **ending}
-    else:
-        choice = {
-            "index": 0,
-            "text": text,
-            "logprobs": logprobs,
-            **ending,
-            "prompt_logprobs": scored,
-            "prompt_token_ids": prompt_ids,
-        }
-        choice["routed_experts"] = None
-    body: Json = frame.chunk(request.chat, [choice]) | {
-        "object": "chat.completion" if request.chat else "text_completion"
-    }
-    details = (
-        {"cached_tokens": handle.cached, "created_cache_tokens": None, "multimodal_tokens": None}
-        if frame.prompt_details
-        else None
-    )
-    usage = usage_counts(handle, handle.generated) | {
-        "prompt_tokens_details": details,
-        "completion_tokens_details": None,
-    }
-    body |= {"service_tier": None, "system_fingerprint": frame.fingerprint, "usage": usage}
-    if request.chat:
-        body |= {"prompt_logprobs": scored, "prompt_token_ids": prompt_ids}
-    body |= {"kv_transfer_params": None, "ec_transfer_params": None}
-    return body | {
-        "metrics": timing(handle) | {"speculative_decoding": None}
-        if frame.request_metrics
-        else None
-    }
+    if not request.chat:
+        plain: Json = {"index": 0, "text": text, "logprobs": logprobs}
+        return plain | ending | scored | {"routed_experts": None}
+    message: Json = {
+        "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
+        "function_call": None, "tool_calls": [], "reasoning": None,
+    }  # fmt: skip
+    return {"index": 0, "message": message, "logprobs": logprobs, **ending}
+
+
+def _whole_usage(frame: ResponseFrame, handle: Handle) -> Json:
+    details = None
+    if frame.prompt_details:
+        details = {"cached_tokens": handle.cached, "created_cache_tokens": None}
+        details["multimodal_tokens"] = None
+    usage = usage_counts(handle, handle.generated)
+    return usage | {"prompt_tokens_details": details, "completion_tokens_details": None}

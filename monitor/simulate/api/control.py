@@ -13,7 +13,7 @@ from typing import Any
 from monitor.errors import Told
 from monitor.simulate.api.validation import ApiError
 from monitor.simulate.assemble import switch
-from monitor.simulate.scenarios.scenario import Play
+from monitor.simulate.scenarios.play import Play
 from monitor.simulate.world import World
 
 

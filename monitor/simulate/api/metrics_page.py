@@ -132,47 +132,68 @@ def _rows(family: MetricFamily, world: World, http: HttpCounts) -> Rows:
 
 
 def _core(family: MetricFamily, world: World) -> Rows:
+    """The rows of a family of the engine, without the labels that all have."""
     name, counters, gauges = family.name, world.engine.counters, world.engine.gauges
     if name in _HISTOGRAMS:
         return _histogram(_HISTOGRAMS[name](counters), {})
     if name in _COUNTERS:
         return [("", {}, _COUNTERS[name](counters))]
-    computed, cached = (
-        counters.prompt_tokens - counters.prompt_tokens_cached,
-        counters.prompt_tokens_cached,
-    )
-    asleep = world.config.asleep
-    by_label: Mapping[str, tuple[str, Mapping[str, float]]] = {
-        "vllm:num_requests_waiting_by_reason": ("reason", {"capacity": gauges.waiting,
-        "deferred": 0}),
-        "vllm:engine_sleep_state": ("sleep_state", {"awake": not asleep,
-        "weights_offloaded": asleep, "discard_all": 0}),
-        "vllm:prompt_tokens_by_source_total": (
-            "source", {"local_compute": computed, "local_cache_hit": cached,
-            "external_kv_transfer": 0},
-        ),
-        "vllm:prompt_tokens_cached_by_source_total": (
-            "source", {"device": cached, "host": 0, "p2p": 0, "disk": 0, "external_unspecified": 0},
-        ),
-        "vllm:request_success_total": ("finished_reason",
-        {r: counters.request_success[r] for r in FINISHED_REASONS}),
-        "vllm:admission_rejections_total": (
-            "reason", {"max_num_queued_reqs": counters.admission_rejections,
-            "max_num_queued_tokens": 0},
-        ),
-        "vllm:spec_decode_num_accepted_tokens_per_pos_total": (
-            "position", {str(i): n for i, n in enumerate(counters.spec_decode_per_pos)},
-        ),
-    }  # fmt: skip
-    if name in by_label:
-        label, values = by_label[name]
-        return [("", {label: key}, value) for key, value in values.items()]
+    if name in _LABELLED:
+        label, values = _LABELLED[name]
+        return [("", {label: key}, value) for key, value in values(world).items()]
     plain = {
         "vllm:num_requests_running": gauges.running,
         "vllm:num_requests_waiting": gauges.waiting,
         "vllm:kv_cache_usage_perc": gauges.kv_usage,
     }
     return [("", {}, plain.get(name, 0))]
+
+
+def _waiting(world: World) -> Mapping[str, float]:
+    return {"capacity": world.engine.gauges.waiting, "deferred": 0}
+
+
+def _sleep_state(world: World) -> Mapping[str, float]:
+    asleep = world.config.asleep
+    return {"awake": not asleep, "weights_offloaded": asleep, "discard_all": 0}
+
+
+def _prompt_sources(world: World) -> Mapping[str, float]:
+    cached = world.engine.counters.prompt_tokens_cached
+    computed = world.engine.counters.prompt_tokens - cached
+    return {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0}
+
+
+def _cache_sources(world: World) -> Mapping[str, float]:
+    cached = world.engine.counters.prompt_tokens_cached
+    return {"device": cached, "host": 0, "p2p": 0, "disk": 0, "external_unspecified": 0}
+
+
+def _finished(world: World) -> Mapping[str, float]:
+    finished = world.engine.counters.request_success
+    return {reason: finished[reason] for reason in FINISHED_REASONS}
+
+
+def _rejections(world: World) -> Mapping[str, float]:
+    rejected = world.engine.counters.admission_rejections
+    return {"max_num_queued_reqs": rejected, "max_num_queued_tokens": 0}
+
+
+def _accepted(world: World) -> Mapping[str, float]:
+    accepted = world.engine.counters.spec_decode_per_pos
+    return {str(position): count for position, count in enumerate(accepted)}
+
+
+#: Families with one label of their own: its name, and the value of each.
+_LABELLED: Mapping[str, tuple[str, Callable[[World], Mapping[str, float]]]] = {
+    "vllm:num_requests_waiting_by_reason": ("reason", _waiting),
+    "vllm:engine_sleep_state": ("sleep_state", _sleep_state),
+    "vllm:prompt_tokens_by_source_total": ("source", _prompt_sources),
+    "vllm:prompt_tokens_cached_by_source_total": ("source", _cache_sources),
+    "vllm:request_success_total": ("finished_reason", _finished),
+    "vllm:admission_rejections_total": ("reason", _rejections),
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total": ("position", _accepted),
+}
 
 
 def _cache_config(world: World) -> Labels:

@@ -140,48 +140,50 @@ class BulkStepper:
     # -- steps
 
     def _serve_alone(self) -> bool:
-        """A request that has the engine to itself from its first token to its last: two kinds of
-        steps, then it is gone. False: not so.
+        """Serve a request that has the engine to itself from its first token to its last: one
+        prefill step, then equal decode steps. Returns False where it does not.
         """
-        engine, coming, now_s = self.world.engine, self._coming, self.now_s
-        (_, request), config = coming[0], engine.config
-        prompt, one_step = (
-            request.prompt_tokens,
-            request.prompt_tokens <= config.max_num_batched_tokens,
-        )
+        engine, now_s = self.world.engine, self.now_s
+        request, config = self._coming[0][1], engine.config
         if (
             request.on_end is not None
             or config.num_speculative_tokens
-            or not one_step
+            or request.prompt_tokens > config.max_num_batched_tokens
             or not engine.fits_one(request)
         ):
             return False
-        wanted = request.ending(1).tokens
+        prompt, wanted = request.prompt_tokens, request.ending(1).tokens
         rates, longest_s = self.world.pace(now_s)
         prefill_s = prompt * rates.prompt_s
         first_s = max(rates.read_s, prefill_s) + rates.sequence_s + prompt * rates.context_s
         begun_s = now_s + first_s + rates.host_s
         # the context grows evenly
-        step_s = rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s
-        end_s = begun_s + (wanted - 1) * (step_s + rates.host_s)
-        due_s = coming[1][0] if len(coming) > 1 else inf
+        device_s = rates.read_s + rates.sequence_s + (prompt + wanted / 2) * rates.context_s
+        step_s = device_s + rates.host_s
+        end_s = begun_s + (wanted - 1) * step_s
+        due_s = self._coming[1][0] if len(self._coming) > 1 else inf
         if end_s > self._limit_s or end_s >= due_s or end_s > now_s + longest_s:
             return False
-        coming.popleft()
-        handle, counters = engine.handle(request, now_s), engine.counters
+        self._coming.popleft()
+        handle = engine.handle(request, now_s)
         self.world.worked(now_s, begun_s, first_s / (begun_s - now_s), prefill_s / first_s)
         engine.joins(handle, now_s)
         engine.first_token(handle, 1, begun_s)
-        counters.iteration_tokens.observe(prompt + 1)
+        engine.counters.iteration_tokens.observe(prompt + 1)
         if wanted > 1:
-            self.world.worked(begun_s, end_s, step_s / (step_s + rates.host_s), 0.0)
-            handle.generated, handle.last_s = wanted, end_s
-            counters.generation_tokens += wanted - 1
-            counters.inter_token_latency.observe(step_s + rates.host_s, wanted - 1)
-            counters.iteration_tokens.observe(1, wanted - 1)
+            self.world.worked(begun_s, end_s, device_s / step_s, 0.0)
+            self._count_alone(handle, wanted, step_s, end_s)
         self.now_s = end_s
         engine.leaves(handle, end_s)
         return True
+
+    def _count_alone(self, handle: Handle, wanted: int, step_s: float, end_s: float) -> None:
+        """Count the decode steps of a request that was served alone."""
+        counters = self.world.engine.counters
+        handle.generated, handle.last_s = wanted, end_s
+        counters.generation_tokens += wanted - 1
+        counters.inter_token_latency.observe(step_s, wanted - 1)
+        counters.iteration_tokens.observe(1, wanted - 1)
 
     def _prefill(self) -> bool:
         """One step for those who have come, in which the others decode; False where it takes too

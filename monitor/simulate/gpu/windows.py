@@ -177,40 +177,40 @@ class PolledGpu(Gpu):
                 -after_s * self.thermal_speed / MEMORY_TAU_S
             )
             margin = self._margin(temp_c, temp_c + over_c)
-        thermal_s, capped_s, brake_s = self._counted(after_s, reasons)
-        high_c = temp_c
-        if low_c > high_c:
-            low_c, high_c = high_c, low_c
-        if low_mhz > high_mhz:
-            low_mhz, high_mhz = high_mhz, low_mhz
-        if low_w > high_w:
-            low_w, high_w = high_w, low_w
-        if low > high:
-            low, high = high, low
+        low_c, high_c = (low_c, temp_c) if low_c <= temp_c else (temp_c, low_c)
+        low_mhz, high_mhz = (low_mhz, high_mhz) if low_mhz <= high_mhz else (high_mhz, low_mhz)
+        low_w, high_w = (low_w, high_w) if low_w <= high_w else (high_w, low_w)
+        low, high = (low, high) if low <= high else (high, low)
         if self._prefill > 0.0 and self._chance.random() < BURST_SEEN:
             low_mhz *= BURST_CLOCK
         uneven = self._chance.gauss(1.0, MEDIAN_OF_FIVE * POWER_SD)
         off = LEAST_OF_FIVE * POWER_SD
         row = (
-            self._name, WINDOW, round(low_c), round(temp), round(high_c), round(low_mhz),
-            round(clock), round(high_mhz),
+            self._name, WINDOW,
+            round(low_c), round(temp), round(high_c),
+            round(low_mhz), round(clock), round(high_mhz),
             _milli(low_w * (uneven - off)), _milli(power * uneven), _milli(high_w * (uneven + off)),
             CENTI[int(low * 100 + 0.5)], CENTI[int(util * 100 + 0.5)], CENTI[int(high * 100 + 0.5)],
             round(temp_c + over_c) if kind.shows_memory_temp else None, margin, memory_mhz,
-            self._vram_used_mib(),
-            self.limit_w if kind.shows_limit else None, self._reasons_seen,
-            _milli(self._energy_j + power_w * after_s), int(thermal_s * NS), int(capped_s * NS),
-            int(brake_s * NS),
+            self._vram_used_mib(), self.limit_w if kind.shows_limit else None, self._reasons_seen,
+            _milli(self._energy_j + power_w * after_s), *self._throttled_ns(after_s, reasons),
         )  # fmt: skip
         self._windows.append((at_s, row))
         self._polls.clear()
-        if len(self._windows) % ROOM_EVERY == 0 and self.inlet_c is not None:
+        if len(self._windows) % ROOM_EVERY == 0:
+            self._change_intake()
+
+    def _change_intake(self) -> None:
+        """Change the temperature of the intake air a little, once a minute."""
+        if self.inlet_c is not None:
             room_c = self._room_c * ROOM_KEPT + self._chance.gauss(0.0, ROOM_MOVED_C)
             self.inlet_c += room_c - self._room_c
             self._room_c = room_c
 
-    def _counted(self, after_s: float, reasons: int) -> tuple[float, float, float]:
-        """Seconds of throttling for heat, for power and by the brake, after so much more time."""
+    def _throttled_ns(self, after_s: float, reasons: int) -> tuple[int, int, int]:
+        """Time throttled by heat, by the power limit and by the power brake, after so much more
+        time.
+        """
         thermal_s, capped_s, brake_s = (
             self._sw_thermal_s + self._hw_thermal_s,
             self._sw_power_s,
@@ -223,7 +223,7 @@ class PolledGpu(Gpu):
                 reasons & SW_POWER_CAP
             )
             brake_s += working_s * bool(reasons & HW_POWER_BRAKE)
-        return thermal_s, capped_s, brake_s
+        return int(thermal_s * NS), int(capped_s * NS), int(brake_s * NS)
 
 
 def _milli(value: float) -> float:
