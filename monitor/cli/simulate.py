@@ -1,4 +1,4 @@
-"""`simulate`: a vLLM server without a GPU, whose card heats up."""
+"""`simulate`: a vLLM server without a GPU, whose GPU heats up."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from monitor.cli.common import CommandError
 if TYPE_CHECKING:
     from monitor.simulate.world import World
 
-# of the first answer per process start and parameter set: enough to be seen, short enough to wait
-# for
+# compilation at the first answer per process start and parameter set: visible, and short
 COLD_S = 1.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
+    _server_options(parser)
+    _export_options(parser)
+
+
+def _server_options(parser: argparse.ArgumentParser) -> None:
     known = "h100, a100, rtx4090, rtx3090, rtx5090 or dgx-spark"
     parser.add_argument(
         "--gpu", default="h100", metavar="NAME", help=f"{known} (default: %(default)s)"
@@ -39,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="same scenario and seed, same story (default: %(default)s)",
+        help="the same scenario and seed give the same history (default: %(default)s)",
     )
     parser.add_argument(
         "--thermal-speed",
@@ -59,8 +63,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="P",
-        help="of the cards' DCGM exporter page (default: a free one)",
+        help="of the GPUs' DCGM exporter page (default: a free one)",
     )
+
+
+def _export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export",
         type=Path,
@@ -101,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
+async def _serve(world: World, about: str, args: argparse.Namespace) -> None:
     from monitor.simulate.api.dcgm import exporter  # noqa: PLC0415
     from monitor.simulate.api.server import CONTROL, SimulatedServer  # noqa: PLC0415
 
@@ -119,11 +126,11 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
             f"simulated vLLM {world.identity.version} with {args.gpus} x {args.gpu} on "
             f"{server.url}{speed}"
         )
-        print(f"its cards, as a DCGM exporter shows them: {gpus.url}/metrics")
-        print(story)
+        print(f"its GPUs, as a DCGM exporter shows them: {gpus.url}/metrics")
+        print(about)
         print(
             (
-                f'another story: curl -H content-type:application/json -d \'{{"scenario": '
+                f'another scenario: curl -H content-type:application/json -d \'{{"scenario": '
                 f'"heat"}}\' {server.url}{CONTROL}'
             ),
             flush=True,

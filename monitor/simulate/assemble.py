@@ -1,4 +1,4 @@
-"""A world from the names of its cards: what a person asks for on the command line."""
+"""Builds a world from the names of its GPUs, as given on the command line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from monitor.simulate.scenarios.scenario import Scenario, load
 from monitor.simulate.traffic.background import BackgroundTraffic
 from monitor.simulate.world import World
 
-NOMINAL = kind_of("h100")  # the card that EngineConfig's default costs belong to
+NOMINAL = kind_of("h100")  # the GPU that EngineConfig's default costs belong to
 WEIGHTS_MIB = 15_300  # an 8B model in bf16
-KV_BYTES_PER_TOKEN = 131_072  # of the same model, see EngineConfig
-LARGE_MIB = 70_000  # from here on vLLM's defaults for a batch are larger (engine/arg_utils.py)
+KV_BYTES_PER_TOKEN = 131_072  # of the same model; see EngineConfig
+LARGE_MIB = 70_000  # from here on vLLM uses larger batch defaults (engine/arg_utils.py)
 
 
 def engine_config(kind: GpuKind | None) -> EngineConfig:
-    """The default engine on another card: decode by its memory's bandwidth, prefill by its
-    arithmetic, the cache by its memory.
+    """The default engine on another GPU: decode scales with memory bandwidth, prefill with
+    arithmetic throughput, and the cache with memory size.
     """
     config = EngineConfig()
     if kind is None or kind is NOMINAL:
@@ -39,8 +39,8 @@ def engine_config(kind: GpuKind | None) -> EngineConfig:
 
 
 def make_gpus(names: Sequence[str], thermal_speed: float = 1.0, kind: type[Gpu] = Gpu) -> list[Gpu]:
-    """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises
-    UnknownCardError.
+    """GPUs by the names of their kinds, with vLLM's share of their memory in use. Raises
+    UnknownGpuError.
     """
     kinds = [kind_of(name) for name in names]
     used = Identity().gpu_memory_utilization
@@ -58,8 +58,8 @@ def make_world(
     kind: type[World] = World,
     gpu_kind: type[Gpu] = Gpu,
 ) -> World:
-    """A server on these cards, with a crowd that is silent at first; the first card decides its
-    speed. Raises UnknownCardError.
+    """A server on these GPUs, with background traffic that is silent at first; the first GPU
+    decides its speed. Raises UnknownGpuError.
     """
     gpus = make_gpus(names, thermal_speed, gpu_kind)
     world = kind(
@@ -73,8 +73,8 @@ def make_world(
 
 
 def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Scenario:
-    """Play a scenario, from now on or from `begin_s`; what the one before it has changed is taken
-    back. Raises ScenarioError.
+    """Plays a scenario from now on, or from `begin_s`, and reverts what the previous one
+    changed. Raises ScenarioError.
     """
     scenario = load(name_or_file, world.settable, world.check)
     for play in [source for source in world.sources if isinstance(source, Play)]:

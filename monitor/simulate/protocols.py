@@ -1,6 +1,4 @@
-"""What the world needs of those that it brings together: cards, sources of events, and who takes
-many steps at once.
-"""
+"""What the world requires of its parts: GPUs, event sources, and bulk stepping."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ Arrivals = deque[tuple[float, EngineRequest]]  # in the order of their times
 
 
 class GpuLike(Protocol):
-    """A card (physics.py)."""
+    """A GPU (gpu/physics.py)."""
 
     def advance(self, dt_s: float, busy: float, prefill_share: float = 0.0) -> None: ...
 
@@ -26,8 +24,8 @@ class GpuLike(Protocol):
 
 
 class EventSource(Protocol):
-    """Something that acts by itself: a scenario, background traffic. `advance` does what is due and
-    moves `next_s` on.
+    """Something that acts by itself: a scenario, background traffic. `advance` does what is due
+    and updates `next_s`.
     """
 
     def next_s(self) -> float: ...
@@ -36,39 +34,41 @@ class EventSource(Protocol):
 
 
 class ForeseeableSource(Protocol):
-    """A source that can say beforehand what it will send."""
+    """A source that can generate its requests ahead of time."""
 
     @property
     def coming(self) -> Arrivals:
-        """What is foreseen."""
+        """Requests generated ahead."""
 
     @property
     def plain(self) -> bool:
-        """Whether its requests have nothing in common."""
+        """Whether its requests share no prefix."""
 
     def next_s(self) -> float: ...
 
     def generate_ahead(self, now_s: float, to_s: float) -> None:
-        """Work out what comes until then, if nothing changes."""
+        """Generates the requests until then, provided that no setting changes."""
 
 
 class BulkWorld(Protocol):
-    """What a rush (rush.py) needs of the world."""
+    """What bulk stepping (fastforward/bulk.py) requires of the world."""
 
     engine: Engine
     halted: bool
     watched: int
 
     def rates(self) -> StepRates:
-        """Of a step that begins now."""
+        """Rates of a step that begins now."""
 
     def pace(self, start_s: float) -> tuple[StepRates, float]:
-        """Rates for steps from then on, and for how long they hold."""
+        """Rates of steps that begin then, and how long they remain valid."""
 
     def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
-        """The card did this then, and nothing since the last time."""
+        """Accounts for the GPUs' work in this interval; between two calls they were idle."""
 
     def deliver_tokens(
         self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None
     ) -> None:
-        """Tokens of equal steps, the last of them now; `chunks`: how many at each, None for one."""
+        """Delivers the tokens of equal steps, the last of them now; `chunks`: tokens of
+        each step, None for one.
+        """

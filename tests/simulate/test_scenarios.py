@@ -251,7 +251,7 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("timeline: []", "story.yaml:1: about is missing: one sentence that tells the story"),
+        ("timeline: []", "story.yaml:1: about is missing: one sentence that says what happens"),
         (
             "about: x\ntimelime: []",
             "story.yaml:2: timelime is not a known key; did you mean timeline?",

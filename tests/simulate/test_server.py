@@ -534,7 +534,7 @@ async def test_as_a_command_it_says_where_it_listens_and_ends_on_sigterm() -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--gpu", "h200"], "there is no simulated card 'h200'"),
+        (["--gpu", "h200"], "there is no simulated GPU 'h200'"),
         (["--scenario", "heet"], "did you mean heat?"),
         (["--gpus", "0"], "--gpus must be 1 or more"),
         (["--port", "{taken}"], "already in use"),

@@ -151,7 +151,7 @@ def make_pins(
 ) -> list[Pin]:
     """A pin for each probe that asks for log-probabilities, of what the server says now."""
     # a generator of its own, so that no sample depends on it
-    chance = random.Random(f"pins/{answers.world.seed}")  # noqa: S311 - a story, not a secret
+    chance = random.Random(f"pins/{answers.world.seed}")  # noqa: S311 - reproducible, not a secret
     pins: list[Pin] = []
     for probe in probes:
         if probe.sampling.get("logprobs"):

@@ -140,7 +140,7 @@ def export(
             "h; let it begin within them"
         )
     world = _world(gpus, seed, thermal_speed)
-    story = switch(world, scenario, onset_hours * 3600)
+    played_scenario = switch(world, scenario, onset_hours * 3600)
     watch, pages = played(world, hours)
     samples = sorted(watch.samples, key=attrgetter("started_at"))
     readings = [*_server_rows(pages), *_gpu_rows(world)]
@@ -153,7 +153,7 @@ def export(
         pins=len(watch.pins),
         hours=hours,
         took_s=0.0,
-        scenario=story,
+        scenario=played_scenario,
         onset=str(iso(utc(EPOCH.timestamp() + onset_hours * 3600))),
     )
     _write(file, SAMPLE_FIELDS, map(_sample_row, samples, range(1, len(samples) + 1)))

@@ -1,8 +1,8 @@
-"""What virtual time lacks of a real machine: the small unrest that a detector has to live with.
+"""Measurement noise, which virtual time lacks and a detector must cope with.
 
-Sizes are those of an idle server at concurrency 1 (266 cells of a benchmark on GB10: the decode
-rate varies by 0.16 % at the median, the time to the first token by 20 % at its 90th percentile)
-with a slow wander and rare slow samples on top, both assumed.
+The sizes are those of an idle server at concurrency 1 (266 cells of a benchmark on GB10: the decode
+rate varies by 0.16 % at the median, the time to the first token by 20 % at its 90th percentile),
+with AR(1) noise and rare slow samples on top, both assumed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ SHIFT_NAT = 0.002
 
 @dataclass(slots=True)
 class SampleNoise:
-    """Of one sample: factors on the time of prefill and of decode, and what the network takes;
-    factors on the rank of 95 % of the gaps between tokens and on the longest of them; and how far
-    log-probabilities moved.
+    """The noise of one sample: factors on prefill and decode time, network time, factors on the
+    slow gaps between tokens and on the longest, and the move of log-probabilities.
     """
 
     prefill: float
@@ -36,9 +35,9 @@ class SampleNoise:
     shift_nat: float
 
     def gaps(self, gaps: Sequence[tuple[float, int]]) -> list[float]:
-        """Gaps between tokens, given with their number, one by one and as uneven as they are: the
-        slowest twentieth is somewhat slower. In the order of their length: only percentiles of
-        them are stored.
+        """Expands gaps between tokens, given with their number, and makes the slowest
+        twentieth somewhat slower. They come in order of length: only their percentiles are
+        stored.
         """
         uneven = [gap * self.decode for gap, times in sorted(gaps) for _ in range(times)]
         if uneven:
@@ -49,15 +48,15 @@ class SampleNoise:
 
 
 class Noise:
-    """Seeded; asked once per sample, in the order of time."""
+    """Seeded noise, drawn once per sample in order of time."""
 
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(f"noise/{seed}")  # noqa: S311 - a story, not a secret
+        self._chance = random.Random(f"noise/{seed}")  # noqa: S311 - reproducible, not a secret
         self._ar1 = 0.0
         self._at_s = 0.0
 
     def next(self, at_s: float) -> SampleNoise:
-        """For a sample at this moment."""
+        """The noise of a sample at this time."""
         keep = exp(-(at_s - self._at_s) / AR1_TAU_S)
         self._ar1 = self._ar1 * keep + self._chance.gauss(0.0, AR1_SD) * sqrt(1.0 - keep * keep)
         self._at_s = at_s
@@ -83,8 +82,8 @@ class Noise:
         )
 
     def _heavy(self) -> float:
-        """Student's t with five degrees of freedom, scaled to a standard deviation of 1: outliers
-        are not rare.
+        """Student's t with five degrees of freedom, scaled to a standard deviation of 1:
+        outliers are common.
         """
         gauss, chance = self._chance.gauss, self._chance.random
         # chi-squared with five degrees of freedom

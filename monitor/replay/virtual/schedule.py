@@ -1,5 +1,5 @@
 """The daemon's schedule in virtual time: the probes of a lane that are due together run back to
-back, first another one each time; uncapped probes have a lane of their own half an interval later;
+back, in rotated order; uncapped probes have a lane of their own half an interval later;
 the metrics page is read every 15 s.
 """
 
@@ -21,7 +21,7 @@ Task = Generator[float, None, None]  # yields the time until which it waits
 
 @dataclass
 class VirtualSchedule:
-    """Tasks in virtual time. A task whose request is over goes on at once."""
+    """Tasks in virtual time. A task whose request is over continues at once."""
 
     world: FastForwardWorld
     watch: VirtualWatch
@@ -31,7 +31,7 @@ class VirtualSchedule:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def fill(self, probes: Sequence[Probe]) -> None:
-        """Begin both lanes and the readings."""
+        """Starts both lanes and the readings."""
         every_s = {probe.name: probe.every_s for probe in probes if probe.every_s is not None}
         first_s = {True: FIRST_S, False: FIRST_S + min(every_s.values()) / 2}
         for capped, begin_s in first_s.items():
@@ -43,7 +43,7 @@ class VirtualSchedule:
         self._begin(self._readings(), FIRST_S)
 
     def run(self, end_s: float) -> None:
-        """Let the world's time run until then."""
+        """Runs the world until then."""
         world = self.world
         while self._heap and self._heap[0][0] <= end_s:
             world.advance_until(self._heap[0][0])
@@ -58,7 +58,7 @@ class VirtualSchedule:
         heappush(self._heap, (at_s, next(self._numbers), task))
 
     def _wake_lanes(self) -> None:
-        """Wake those with a request out: only lanes have one. The other lane looks a little early,
+        """Wakes both lanes: only they have requests in flight. The other lane checks a little early,
         which does no harm.
         """
         waiting = [entry for entry in self._heap if any(entry[2] is lane for lane in self._lanes)]
@@ -72,7 +72,7 @@ class VirtualSchedule:
             self._begin(task, until_s)
 
     def _lane(self, probes: Sequence[Probe], every_s: dict[str, float], first_s: float) -> Task:
-        """Rounds of what is due. A probe that is late runs once."""
+        """Runs due probes in rounds. A late probe runs once."""
         world, due = self.world, {probe.name: first_s for probe in probes}
         for turn in count():
             moment_s = min(due.values())

@@ -1,4 +1,4 @@
-"""The shapes of vLLM 0.32's answers, key by key in its order (tests/captures/vllm-0.32.0)."""
+"""The JSON bodies of vLLM 0.32's answers, key by key in its order (tests/captures/vllm-0.32.0)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
-    """What every part of one answer says alike."""
+    """What all parts of one answer have in common."""
 
     id: str
     created: int
@@ -50,7 +50,7 @@ def role_choice() -> Json:
 def chat_choice(
     request: CompletionRequest, generation: Generation, first: int, end: int, logprobs: Json | None
 ) -> Json:
-    """The tokens `first` to `end` of a chat answer; the last event has the reason of the end."""
+    """The tokens `first` to `end` of a chat answer; the last event has the finish reason."""
     choice: Json = {
         "index": 0,
         "delta": {"content": "".join(generation.texts[first:end])},
@@ -81,8 +81,8 @@ def text_choice(
 def logprobs_of(
     model: LanguageModel, request: CompletionRequest, generation: Generation, first: int, end: int
 ) -> Json | None:
-    """Log-probabilities of the tokens `first` to `end` in the endpoint's own shape; None where they
-    were not asked for.
+    """Log-probabilities of the tokens `first` to `end` in the endpoint's own shape; None where
+    they were not requested.
     """
     if request.logprobs is None:
         return None
@@ -137,7 +137,7 @@ def prompt_logprobs_of(scores: Sequence[tuple[TokenScore, ...] | None]) -> list[
 
 
 def usage_counts(handle: Handle, completion: int) -> Json:
-    """Tokens, in vLLM's order."""
+    """Token counts, in vLLM's order."""
     prompt = handle.request.prompt_tokens
     return {
         "prompt_tokens": prompt,
@@ -157,8 +157,8 @@ def stream_usage(frame: ResponseFrame, handle: Handle, chat: bool) -> Json:
 
 
 def timing(handle: Handle) -> Json:
-    """Per-request metrics; their time to first token begins when the request is scheduled, not when
-    it comes.
+    """Per-request metrics; their time to first token starts when the request is scheduled, not
+    when it arrives.
     """
     first, last, scheduled = handle.first_s or 0.0, handle.last_s or 0.0, handle.scheduled_s or 0.0
     decode_s, whole_s = last - first, last - scheduled
@@ -172,7 +172,7 @@ def timing(handle: Handle) -> Json:
 
 
 def usage_chunk(frame: ResponseFrame, handle: Handle, request: CompletionRequest) -> Json:
-    """The last event, without choices; what is null is left out of it (exclude_none in
+    """The last event, without choices; null values are left out (exclude_none in
     chat_completion/serving.py).
     """
     chunk = frame.chunk(request.chat, []) | {"usage": stream_usage(frame, handle, request.chat)}

@@ -1,5 +1,5 @@
-"""One completion on its way from the engine to the client: each step's tokens become events of the
-stream, or all of them one body.
+"""One completion in progress, from the engine to the client: each step's tokens become events of
+the stream, or all of them one body.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def engine_dead() -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Completion:
-    """What is said is decided when the first token comes; each later step sends what it brought."""
+    """Decides on the answer when the first token is due; each later step sends what it produced."""
 
     exchange: Exchange
     request: CompletionRequest
@@ -43,12 +43,12 @@ class Completion:
     sent: int = 0
 
     def ending(self, batch: int) -> Ending:
-        """Decide what to say, in this company (EngineRequest.ending)."""
+        """Decides on the answer, by the size of the batch (EngineRequest.ending)."""
         self.generation = self.model.generate(self.request.prompt, self.request.limits, batch)
         return Ending(len(self.generation.tokens), self.generation.reason)
 
     def tokens(self, handle: Handle, count: int, _now_s: float) -> None:
-        """`count` new tokens."""
+        """Sends `count` new tokens."""
         generation = self.generation
         if generation is None or self.exchange.over:
             return
@@ -59,7 +59,7 @@ class Completion:
         first, self.sent = self.sent, min(self.sent + count, len(generation.tokens))
         events = [self._event(handle, generation, first)]
         if self.request.chat and first == 0:
-            # it leaves with the first token (chat_completion/serving.py)
+            # sent with the first token (chat_completion/serving.py)
             events.insert(0, self._role(handle))
         if not handle.finished:
             self.exchange.events(*events)
@@ -72,15 +72,15 @@ class Completion:
         self.exchange.end_stream()
 
     def lost(self, _handle: Handle, why: str) -> None:
-        """The engine died: an error inside the stream. The process went away: the connection closes
-        without a word.
+        """Ends the answer: with an error inside the stream when the engine died, with a
+        closed connection when the process was restarted.
         """
         if self.exchange.over:
             return
         if why != "died":
             self.exchange.abort()
         elif self.request.stream:
-            # with blanks, unlike everything else that vLLM sends
+            # with spaces, unlike everything else that vLLM sends
             self.exchange.events(json.dumps(engine_dead()), "[DONE]")
             self.exchange.end_stream()
         else:
@@ -100,7 +100,7 @@ class Completion:
         return self.frame.chunk(request.chat, [choice]) | self._usage(handle, end)
 
     def _usage(self, handle: Handle, counted: int) -> dict[str, Any]:
-        """Usage on every event, where that was asked for; without details of the prompt."""
+        """Usage on every event, where requested; without prompt details."""
         if not self.request.continuous_usage:
             return {}
         return {"usage": usage_counts(handle, counted) | {"completion_tokens_details": None}}

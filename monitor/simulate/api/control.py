@@ -1,9 +1,8 @@
-"""The control endpoint: what is set, what plays, and switches for both.
+"""The control endpoint: reads and changes settings and the scenario.
 
-GET  /-/control                                        everything that can be set, and the scenario
-that plays
-POST /-/control {"max_model_len": 4096, "restart": true}    names of World.settable, in this order;
-and "scenario": a name or a file
+GET  /-/control                                           all settings, and the running scenario
+POST /-/control {"max_model_len": 4096, "restart": true}  names of World.settable, in this order;
+                                                          and "scenario": a name or a file
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from monitor.simulate.world import World
 
 
 def state(world: World) -> dict[str, Any]:
-    """What is set now, what plays, and how long the world has been going."""
+    """All settings, the running scenario, and the world's time."""
     plays = [source.scenario.name for source in world.sources if isinstance(source, Play)]
     return {
         "now_s": world.now_s,
@@ -28,14 +27,12 @@ def state(world: World) -> dict[str, Any]:
 
 
 def change(world: World, changes: dict[str, Any]) -> None:
-    """Switch things, in the order given. Raises ApiError; what stood before the wrong name is
-    done.
-    """
+    """Changes settings in the order given. Raises ApiError; changes before the wrong name stay."""
     try:
         for name, value in changes.items():
             if name == "scenario":
                 switch(world, str(value))
             else:
                 world.set(name, value)
-    except Told as told:
-        raise ApiError(400, {"error": str(told)}) from None
+    except Told as error:
+        raise ApiError(400, {"error": str(error)}) from None

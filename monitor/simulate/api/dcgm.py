@@ -1,10 +1,10 @@
-"""What dcgm-exporter would say of the simulated cards: the daemon reads it with the source it uses
-for real ones.
+"""The page that dcgm-exporter would show of the simulated GPUs: the daemon reads it with the same
+source as for real ones.
 
 Classic names and units (MHz, °C, W, mJ, %, MiB, ns) as in dcgm-exporter's etc/default-counters.csv.
-A field that a card does not have is left out, as the exporter does with blank values. The throttle
-counters and the reasons are commented out in the exporter's default configuration; `DEFAULT` leaves
-them out as well. Software and hardware slowdowns are told apart only by the fields of DCGM 4.
+A field that a GPU lacks is left out, as the exporter does with blank values. Throttle counters and
+reasons are commented out in the exporter's default configuration; `DEFAULT` leaves them out as
+well. Only the fields of DCGM 4 separate software and hardware slowdowns.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class DcgmField:
-    """One metric of the page: how it is called and where its value comes from. `default`: on in the
-    exporter's own configuration.
+    """One metric of the page: its name, and where its value comes from. `default`: enabled in
+    the exporter's own configuration.
     """
 
     name: str
@@ -34,8 +34,8 @@ class DcgmField:
 
 
 def _thermal_ns(gpu: DriverReading) -> float:
-    """Both thermal slowdowns. The hardware's begins above the software's, so the longer of the two
-    covers both.
+    """Both thermal slowdowns. The hardware's threshold lies above the software's, so the longer
+    of the two covers both.
     """
     return max(gpu.sw_thermal_ns, gpu.hw_thermal_ns)
 
@@ -162,7 +162,9 @@ DEFAULT = tuple(field.name for field in FIELDS if field.default)
 
 
 def page(gpus: Sequence[Gpu], hostname: str = "simulated", names: Sequence[str] = ALL) -> str:
-    """The text exposition of some cards; `names`: which fields the exporter was configured with."""
+    """The text exposition of some GPUs; `names`: the fields that the exporter is configured
+    with.
+    """
     readings = [(gpu.index, gpu.reading()) for gpu in gpus]
     lines: list[str] = []
     for field in FIELDS:
@@ -197,7 +199,7 @@ def _labels(index: int, gpu: DriverReading, hostname: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As Go's exporter prints DCGM's integers and doubles: 1980, 420.125000."""
+    """A number as Go's exporter prints DCGM's integers and doubles: 1980, 420.125000."""
     return (
         str(int(value))
         if float(value).is_integer() and not isinstance(value, float)
@@ -206,8 +208,8 @@ def _number(value: float) -> str:
 
 
 def exporter(server: SimulatedServer, host: str = "127.0.0.1", port: int = 0) -> Listener:
-    """A listener that shows the cards of a running simulated server on /metrics: `async with
-    exporter(server) as cards: cards.url`.
+    """A listener that serves the GPUs of a running simulated server on /metrics, and stays up
+    when the server is down: `async with exporter(server) as gpus: gpus.url`.
     """
 
     def handle(exchange: Exchange) -> None:

@@ -1,7 +1,7 @@
 """The families of vLLM 0.32's metrics page with one API server, in its order: name, type and help
-as it prints them.
+text.
 
-`vllm:spec_decode_*` come only with speculative decoding (v1/spec_decode/metrics.py).
+`vllm:spec_decode_*` exist only with speculative decoding (v1/spec_decode/metrics.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class MetricFamily(NamedTuple):
-    """One family of samples."""
+    """One metric family."""
 
     name: str
     kind: str

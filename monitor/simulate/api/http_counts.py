@@ -1,4 +1,4 @@
-"""What the API server counts about HTTP, as prometheus-fastapi-instrumentator does for vLLM."""
+"""The API server's HTTP metrics, as prometheus-fastapi-instrumentator counts them for vLLM."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COARSE_EDGES = (.1, .5, 1)  # fmt: skip
 
 
 class HttpCounts:
-    """One life of the API server."""
+    """Counters since the start of the API server."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, str], int] = {}  # handler, method, status class
@@ -49,7 +49,7 @@ class HttpCounts:
     def note(
         self, path: str, method: str, status: int, asked: int, sent: int, took_s: float
     ) -> None:
-        """One answered request; bodies of streams have no length and count as 0 bytes."""
+        """Counts one answered request; bodies of streams have no length and count as 0 bytes."""
         if path in UNCOUNTED:
             return
         handler = path if path in COUNTED else "none"

@@ -16,8 +16,7 @@ CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 Labels = Mapping[str, str]
 Rows = Iterable[tuple[str, Labels, float]]  # suffix of the name, labels, value
 
-#: Labels of vllm:cache_config_info that nothing here changes, as a server with its defaults shows
-#: them.
+#: Labels of vllm:cache_config_info that no setting changes, with a default server's values.
 CACHE_CONFIG: Labels = {
     "_block_size_resolved": "True", "cache_hit_alignment_tokens": "None",
     "enable_mamba_shared_prefix_checkpoint": "False",
@@ -53,7 +52,7 @@ _HISTOGRAMS: Mapping[str, Callable[[Counters], Histogram]] = {
     "vllm:request_num_preemptions": lambda c: c.preemptions,
     "vllm:request_prefill_kv_computed_tokens": lambda c: c.prefill_kv_computed_tokens,
 }
-#: What this server does not have stays 0.
+#: Features that this server lacks stay 0.
 _COUNTERS: Mapping[str, Callable[[Counters], int]] = {
     "vllm:prefix_cache_queries_total": lambda c: c.prefix_cache_queries,
     "vllm:prefix_cache_hits_total": lambda c: c.prefix_cache_hits,
@@ -65,7 +64,7 @@ _COUNTERS: Mapping[str, Callable[[Counters], int]] = {
     "vllm:spec_decode_num_draft_tokens_total": lambda c: c.spec_decode_num_draft_tokens,
     "vllm:spec_decode_num_accepted_tokens_total": lambda c: c.spec_decode_num_accepted_tokens,
 }
-#: Figures of the API server's process; nobody compares them, so they need not move much.
+#: Figures of the API server's process; nothing compares them, so they are constant.
 _PROCESS: Mapping[str, Rows] = {
     "python_gc_objects_collected_total": [
         ("", {"generation": str(g)}, n) for g, n in enumerate((14968, 2391, 767))
@@ -132,7 +131,7 @@ def _rows(family: MetricFamily, world: World, http: HttpCounts) -> Rows:
 
 
 def _core(family: MetricFamily, world: World) -> Rows:
-    """The rows of a family of the engine, without the labels that all have."""
+    """The rows of an engine family, without the labels that all have."""
     name, counters, gauges = family.name, world.engine.counters, world.engine.gauges
     if name in _HISTOGRAMS:
         return _histogram(_HISTOGRAMS[name](counters), {})
@@ -257,7 +256,7 @@ def _family(family: MetricFamily, rows: Rows) -> Iterator[str]:
 
 
 def _created(family: MetricFamily, rows: Rows, born_s: float) -> Iterator[str]:
-    """When each counter and histogram was born: one more sign of a restart."""
+    """The creation time of each counter and histogram: one more indication of a restart."""
     name = (
         f"{family.name.removesuffix('_total') if family.kind == 'counter' else family.name}_created"
     )
@@ -286,9 +285,9 @@ def _escaped(value: str) -> str:
 
 
 def number(value: float) -> str:
-    """As prometheus_client prints it: 0.25, 1.7960069353e+09, +Inf."""
+    """A number as prometheus_client prints it: 0.25, 1.7960069353e+09, +Inf."""
     if isinstance(value, int) and 0 <= value < 1_000_000:
-        return f"{int(value)}.0"  # most of a page
+        return f"{int(value)}.0"  # most numbers of a page
     if value == inf:
         return "+Inf"
     text = repr(float(value))

@@ -1,7 +1,7 @@
 """A simulated vLLM server in real time: the world behind vLLM 0.32's HTTP API.
 
-One timer sleeps until the world's next event, so an idle server does nothing at all. `/-/control`
-is the only route a real server has not.
+One timer sleeps until the world's next event, so an idle server uses no CPU. `/-/control` is the
+only route that a real server does not have.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from monitor.simulate.model.language_model import VOCABULARY, LanguageModel
 from monitor.simulate.world import World
 
 Json = dict[str, Any]
-# further behind than this the world's clock is put back: this machine is too slow for what is asked
-# of it
+# a world further behind than this is set back: the machine is too slow for the load
 BEHIND_S = 1.0
-# paths that the API key guards (entrypoints/serve/middleware/authenticate.py)
+# paths that require the API key (entrypoints/serve/middleware/authenticate.py)
 LOCKED = (
     "/v1",
     "/v2",
@@ -82,7 +81,7 @@ class SimulatedServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen, and let the world's time run. Raises PortTakenError."""
+        """Listens, and lets the world's time run. Raises PortTakenError."""
         self._loop = asyncio.get_running_loop()
         await self.listener.start()
         self._zero_s = self._loop.time() - self.world.now_s
@@ -91,7 +90,7 @@ class SimulatedServer:
         self._arm()
 
     async def stop(self) -> None:
-        """Go away as a killed server does: the port refuses, open streams are cut."""
+        """Stops as a killed server does: the port refuses, open streams are cut."""
         self.world.on_change = None
         if self._timer is not None:
             self._timer.cancel()
@@ -100,7 +99,7 @@ class SimulatedServer:
     # -- time
 
     def catch_up(self) -> None:
-        """Let happen what is due by now."""
+        """Runs what is due by now."""
         now_s = self._loop.time() - self._zero_s
         due_s = self.world.next_event_s()
         if due_s is not None and self.world.now_s <= due_s < now_s - BEHIND_S:
@@ -116,7 +115,7 @@ class SimulatedServer:
         self._arm()
 
     def _arm(self) -> None:
-        """Sleep until the next event."""
+        """Sleeps until the next event."""
         if self._advancing:
             return
         if self._timer is not None:
@@ -127,7 +126,7 @@ class SimulatedServer:
             self._timer = self._loop.call_at(self._zero_s + due_s, self.catch_up)
 
     def _new_life(self) -> None:
-        """The process was restarted: whoever was connected is not any more."""
+        """Closes all connections: the process was restarted."""
         self._life, self._http = self.world.engine.counters, HttpCounts()
         self.listener.cut(keep=lambda connection: connection.path_in_progress == CONTROL)
 
@@ -137,7 +136,7 @@ class SimulatedServer:
         self.catch_up()
         request, world = exchange.request, self.world
         if world.is_down and request.path != CONTROL:
-            exchange.abort()  # nobody listens; the port itself stays ours, for the control endpoint
+            exchange.abort()  # refused; the port itself stays open for the control endpoint
             return
         exchange.on_over.append(partial(self._note, self._http, self._loop.time()))
         try:

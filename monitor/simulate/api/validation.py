@@ -1,5 +1,5 @@
-"""What a completion request asks for, checked as vLLM 0.32 checks it, with its error bodies (those
-seen: tests/captures/vllm-0.32.0).
+"""Parses a completion request and checks it as vLLM 0.32 does, with its error bodies
+(tests/captures/vllm-0.32.0).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def api_error(status: int, kind: str, message: str, param: str | None = None) ->
 
 
 def bad(message: str, param: str | None = None) -> ApiError:
-    """400, found by vLLM's own checks."""
+    """400, from vLLM's own checks."""
     return api_error(400, "BadRequestError", message, param)
 
 
 def invalid(kind: str, place: str, said: str, given: Any, context: str = "") -> ApiError:
-    """400, found by pydantic."""
+    """400, from pydantic."""
     detail = f"{{'type': '{kind}', 'loc': '{place}', 'msg': '{said}', 'input': {given!r}{context}}}"
     return api_error(400, "Bad Request", f"1 validation error:\n  {detail}", place)
 
@@ -61,7 +61,7 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     continuous_usage: bool
-    logprobs: int | None  # how many candidates a token; None: no log-probabilities at all
+    logprobs: int | None  # candidates per token; None: no log-probabilities
     prompt_logprobs: int | None
     token_ids: bool
     cache_salt: str | None
@@ -70,7 +70,7 @@ class CompletionRequest:
 
     @property
     def parameter_set(self) -> str:
-        """What a server compiles for at its first answer."""
+        """What a server compiles at its first answer."""
         endpoint = "chat" if self.chat else "completions"
         return f"{endpoint}/{self.logprobs is not None}/{self.structured}"
 
@@ -114,7 +114,7 @@ def _unread(place: str, context: str) -> ApiError:
 
 
 def check_model(body: Json, identity: Identity) -> None:
-    """A model that is named must be the one that is served; none need be named."""
+    """Checks that a named model is the one being served; the name is optional."""
     name = body.get("model")
     if name is not None and name != identity.served_name:
         message = f"The model `{name}` does not exist. Valid aliases: {identity.served_name}."
@@ -150,7 +150,7 @@ def prompt_ids(body: Json, identity: Identity, variant: str) -> tuple[int, ...]:
 def read_request(
     body: Json, chat: bool, headers: Mapping[str, str], identity: Identity, variant: str
 ) -> CompletionRequest:
-    """Check a request as vLLM does. Raises ApiError."""
+    """Checks a request as vLLM does. Raises ApiError."""
     check_model(body, identity)
     if chat and "messages" not in body:
         raise invalid("missing", "body.messages", "Field required", body)
@@ -159,15 +159,8 @@ def read_request(
         identity,
         variant,
     )
-    stream, options = _flag(body, "stream"), body.get("stream_options")
-    if options is not None and not stream:
-        raise api_error(
-            400,
-            "Bad Request",
-            "Stream options can only be defined when `stream=True`.",
-            "stream_options",
-        )
-    options = options if isinstance(options, dict) else {}
+    stream = _flag(body, "stream")
+    options = _stream_options(body, stream)
     if _whole(body, "n", 1, least=1) != 1:
         raise bad("this simulated server answers n=1 only", "n")
     _number(body, "temperature", least=0.0)
@@ -190,6 +183,18 @@ def read_request(
         structured=body.get("structured_outputs") is not None
         or body.get("response_format") is not None,
     )
+
+
+def _stream_options(body: Json, stream: bool) -> Json:
+    options = body.get("stream_options")
+    if options is not None and not stream:
+        raise api_error(
+            400,
+            "Bad Request",
+            "Stream options can only be defined when `stream=True`.",
+            "stream_options",
+        )
+    return options if isinstance(options, dict) else {}
 
 
 def _limits(body: Json, chat: bool, prompt: int, limit: int) -> AnswerLimits:

@@ -1,7 +1,7 @@
-"""HTTP/1.1 as far as an API server needs it, straight on asyncio's transports: no task per
-connection and nothing that ticks.
+"""HTTP/1.1 as far as an API server needs it, directly on asyncio transports: no task per connection
+and no periodic timer.
 
-Hundreds of simulated servers share a core, so an idle connection must cost nothing and a token
+Hundreds of simulated servers share a core, so an idle connection must cost nothing, and a token
 little more than its bytes.
 """
 
@@ -26,7 +26,7 @@ _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request; header names in lower case."""
+    """One HTTP request; header names in lower case."""
 
     method: str
     path: str
@@ -36,8 +36,8 @@ class HttpRequest:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request and its answer on the way. `on_gone` is called when the client leaves before the
-    end.
+    """One request and its response in progress. `on_gone` is called when the client disconnects
+    before the end.
     """
 
     request: HttpRequest
@@ -49,40 +49,38 @@ class Exchange:
     on_over: list[Callable[[Exchange], None]] = field(default_factory=list)
 
     def reply(self, body: Any, status: int = 200, kind: str = "application/json") -> None:
-        """A whole answer: text as it is, anything else as JSON."""
+        """Sends a whole response: text as it is, anything else as JSON."""
         content = body.encode() if isinstance(body, str) else compact(body).encode()
         self.status, self.sent = status, len(content)
         self.connection.write(_head(status, kind, f"content-length: {len(content)}") + content)
         self._end()
 
     def begin_stream(self) -> None:
-        """The head of an event stream: it leaves at once, as vLLM's does, long before the first
-        event.
-        """
+        """Sends the head of an event stream: at once, as vLLM does, long before the first event."""
         self.status = 200
         self.connection.write(
             _head(200, "text/event-stream; charset=utf-8", "transfer-encoding: chunked")
         )
 
     def events(self, *events: Mapping[str, Any] | str) -> None:
-        """Events of the stream, in one piece of the body and so in one packet."""
+        """Sends events in one chunk, and so in one packet."""
         data = "".join(
             f"data: {e if isinstance(e, str) else compact(e)}\n\n" for e in events
         ).encode()
         self.connection.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def end_stream(self) -> None:
-        """No more events."""
+        """Ends the stream."""
         self.connection.write(b"0\r\n\r\n")
         self._end()
 
     def abort(self) -> None:
-        """Close the connection as a process does that dies."""
+        """Closes the connection as a dying process does."""
         self._end(keep=False)
         self.connection.abort()
 
     def gone(self) -> None:
-        """The client has left."""
+        """Notes that the client has disconnected."""
         if not self.over:
             self.over = True
             if self.on_gone is not None:
@@ -90,8 +88,8 @@ class Exchange:
 
     def _end(self, keep: bool = True) -> None:
         self.over = True
-        for told in self.on_over:
-            told(self)
+        for callback in self.on_over:
+            callback(self)
         if keep:
             self.connection.answered()
 
@@ -112,8 +110,8 @@ def _head(status: int, kind: str, length: str) -> bytes:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One client. Requests are answered one after the other; `handle` gets each with its
-    Exchange.
+    """One client connection. Requests are answered one after the other; `handle` gets each with
+    its Exchange.
     """
 
     def __init__(self, handle: Callable[[Exchange], None], opened: set[HttpConnection]) -> None:
@@ -127,13 +125,13 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._opened.add(self)
         self._rest()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why does not matter here
-        """A client has left."""
+        """A client has disconnected."""
         self._opened.discard(self)
         self._transport = None
         self._wake()
@@ -141,13 +139,13 @@ class HttpConnection(asyncio.Protocol):
             self._current.gone()
 
     def eof_received(self) -> bool:
-        """A client that has sent all keeps reading in theory; vLLM's server, uvicorn, takes it as
-        leaving.
+        """A client that has sent everything could still read; uvicorn, vLLM's server,
+        treats this as a disconnect.
         """
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Bytes; requests are taken off the front as they become whole."""
+        """Buffers bytes; takes requests off the front as they become complete."""
         self._wake()
         self._buffer += data
         while not self._closing and self._take():
@@ -157,21 +155,21 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def path_in_progress(self) -> str | None:
-        """The path of the request that is being answered."""
+        """The path of the request in progress."""
         return None if self._current is None else self._current.request.path
 
     def write(self, data: bytes) -> None:
-        """Send bytes; to a client that has left they go nowhere."""
+        """Sends bytes; they are dropped after a disconnect."""
         if self._transport is not None:
             self._transport.write(data)
 
     def abort(self) -> None:
-        """Close at once, whatever is still to be sent."""
+        """Closes at once, without sending what is buffered."""
         if self._transport is not None:
             self._transport.abort()
 
     def answered(self) -> None:
-        """The present answer is complete: go on with the next request, or rest."""
+        """Goes on to the next request after a complete response."""
         asked = (
             self._current.request.headers.get("connection", "") if self._current is not None else ""
         )
@@ -180,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.close()
             return
-        # Not from here: the handler of this answer may not have returned yet.
+        # deferred: the handler of this response may not have returned yet
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
         self._rest()
@@ -191,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
             self._handle(exchange)
 
     def _take(self) -> bool:
-        """Move one request from the buffer to the queue; False while it is not whole."""
+        """Moves one request from the buffer to the queue. Returns False while it is incomplete."""
         head, found, rest = self._buffer.partition(b"\r\n\r\n")
         if not found:
             if len(self._buffer) > MAX_HEAD:
@@ -245,7 +243,7 @@ class PortTakenError(Told):
 
 
 class Listener:
-    """Listens on one address and hands every request to `handle`. `port` 0 picks a free one."""
+    """Listens on one address and passes every request to `handle`. `port` 0 picks a free one."""
 
     def __init__(
         self, handle: Callable[[Exchange], None], host: str = "127.0.0.1", port: int = 0
@@ -268,7 +266,7 @@ class Listener:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen. Raises PortTakenError."""
+        """Listens. Raises PortTakenError."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -287,7 +285,7 @@ class Listener:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the port and cut what is open, as a killed process does."""
+        """Closes the port and cuts open connections, as a killed process does."""
         if self._server is None:
             return
         self._server.close()
@@ -296,7 +294,7 @@ class Listener:
         self._server = None
 
     def cut(self, keep: Callable[[HttpConnection], bool] = lambda _: False) -> None:
-        """Close every connection at once, but for those that `keep` names."""
+        """Closes every connection at once, except those for which `keep` is true."""
         for connection in list(self._connections):
             if not keep(connection):
                 connection.abort()

@@ -1,6 +1,4 @@
-"""The key-value cache in blocks, with the prefix cache in it, as vLLM's v1/core/block_pool.py keeps
-them.
-"""
+"""The key-value cache in blocks, with its prefix cache, as in vLLM's v1/core/block_pool.py."""
 
 from __future__ import annotations
 
@@ -10,12 +8,12 @@ from collections.abc import Sequence
 
 
 def prefix_keys(prompt: Sequence[int], block_size: int, salt: str | None) -> tuple[int, ...]:
-    """One key per full block of a prompt. A key stands for all tokens up to its block's end, and
-    for the salt before them.
+    """One key for each full block of a prompt. A key stands for all tokens up to the end of its
+    block, and for the salt.
 
-    The last token is never taken from the cache: something must be computed to know what comes next
-    (v1/core/kv_cache_manager.py, get_computed_blocks), so a block that ends with it has no use as a
-    key here.
+    The last token is never taken from the cache: something must be computed to predict the next
+    token (v1/core/kv_cache_manager.py, get_computed_blocks), so a block that ends with it gets
+    no key.
     """
     key = 0 if salt is None else 1 + zlib.crc32(salt.encode())
     keys: list[int] = []
@@ -26,7 +24,7 @@ def prefix_keys(prompt: Sequence[int], block_size: int, salt: str | None) -> tup
 
 
 class BlockPool:
-    """Counts blocks: those in use, by one request or shared by several, and those that are free but
+    """Counts blocks: those in use, by one request or shared by several, and free ones that
     still hold a prefix.
     """
 
@@ -50,8 +48,8 @@ class BlockPool:
         return len(keys)
 
     def hold(self, keys: Sequence[int]) -> bool:
-        """Take cached blocks into use; False, and nothing taken, where that would need more than
-        there is.
+        """Takes cached blocks into use. Returns False, and takes nothing, where blocks are
+        short.
         """
         sleeping = sum(key in self._kept for key in keys)
         if self.used + sleeping > self.total:
@@ -64,8 +62,8 @@ class BlockPool:
         return True
 
     def take(self, count: int) -> bool:
-        """Take empty blocks, at the cost of the oldest prefixes; False, and nothing taken, where
-        there are too few.
+        """Takes empty blocks, evicting the oldest prefixes. Returns False, and takes
+        nothing, where blocks are short.
         """
         if self.used + count > self.total:
             return False
@@ -74,13 +72,13 @@ class BlockPool:
         return True
 
     def forget_for(self, count: int) -> None:
-        """The oldest prefixes, until so many blocks are empty."""
+        """Evicts the oldest prefixes until `count` blocks are empty."""
         while self._kept and self.used + count + len(self._kept) > self.total:
             self._kept.popitem(last=False)
 
     def publish(self, key: int) -> bool:
-        """A block in private use now holds this prefix for all; False where another block holds it
-        already.
+        """Makes a private block available to others under this prefix. Returns False where
+        another block holds it already.
         """
         if key in self._holders or key in self._kept:
             return False
@@ -88,8 +86,8 @@ class BlockPool:
         return True
 
     def give_back(self, keys: Sequence[int], private: int) -> None:
-        """Free a request's shared and private blocks. Its last blocks are the first to be forgotten
-        (freed in reverse order).
+        """Frees a request's shared and private blocks in reverse order, so that its last
+        blocks are evicted first.
         """
         self.used -= private
         for key in reversed(keys):
@@ -100,5 +98,5 @@ class BlockPool:
                 self._kept[key] = None
 
     def forget(self) -> None:
-        """Empty the prefix cache; what is in use stays in use but is found by nobody new."""
+        """Empties the prefix cache; blocks in use stay in use but are no longer found."""
         self._kept.clear()

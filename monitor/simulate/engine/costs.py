@@ -1,4 +1,4 @@
-"""What the engine is set to, and how long one of its steps takes."""
+"""The engine's settings, and how long its steps take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monitor.simulate.settings import Count, Natural, NotNegative, Positive, Sec
 
 
 class Speeds(NamedTuple):
-    """What is left of the speed of a cool, unhindered card: 1.0 = all of it."""
+    """Speed relative to a cool, unthrottled GPU: 1.0 = full speed."""
 
     prefill: float
     decode: float
@@ -18,24 +18,26 @@ class Speeds(NamedTuple):
 
 @dataclass(slots=True)
 class EngineConfig:
-    """Settings of the engine; all but the sizes of its cache may be changed while it runs. Names of
-    vLLM's flags where it has one.
+    """Settings of the engine; all but the cache sizes can be changed while it runs. Field names
+    are vLLM's flags where one exists.
 
-    The default costs are those of an 8B model in bf16 on an H100: 16 GB of weights read per decode
-    step at some 2.1 TB/s, 128 kB of keys and values per token of context (Llama 3 8B: 32 layers, 8
-    key-value heads of 128), prefill at 40 % of 989 TFLOPS.
+    The default costs are those of an 8B model in bf16 on an H100: 16 GB of weights read per
+    decode step at some 2.1 TB/s, 128 kB of keys and values per token of context (Llama 3 8B: 32
+    layers, 8 key-value heads of 128), prefill at 40 % of 989 TFLOPS.
     """
 
-    # vLLM's default for the API server on cards of 70 GB and more (engine/arg_utils.py)
+    # vLLM's default for the API server on GPUs of 70 GB and more (engine/arg_utils.py)
     max_num_batched_tokens: Count = 8192
     max_num_seqs: Count = 1024
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    max_num_queued_reqs: Count | None = None  # None, as vLLM has it: the queue has no end
+    max_num_queued_reqs: Count | None = None  # None, as in vLLM: the queue is unlimited
     enable_prefix_caching: bool = True
     block_size: Count = 16
     num_gpu_blocks: Count = 27_000  # takes effect at the next restart
     num_speculative_tokens: Natural = 0
-    spec_acceptance: Share = 0.7  # chance that a drafted token is taken, if the ones before it were
+    spec_acceptance: Share = (
+        0.7  # probability that a drafted token is accepted, given that those before it were
+    )
     # costs at nominal clocks, in seconds unless the name says otherwise
     prefill_tok_s: Positive = 25_000.0
     # reading the weights: once a step, however many sequences share it
@@ -43,42 +45,42 @@ class EngineConfig:
     decode_per_seq_s: Seconds = 30e-6
     decode_per_context_s: Seconds = 6.5e-8  # per token of context of each sequence
     draft_share: Share = 0.06  # of decode_base_s, for each drafted token
-    host_s: Seconds = 0.0004  # the processor's part of a step, in which the card waits
+    host_s: Seconds = 0.0004  # the CPU's part of a step, in which the GPU is idle
     # compilation at the first answer per process start and parameter set; 4 to 20 s seen on vLLM
     # 0.32 CPU
     cold_s: Seconds = 0.0
-    # what is wrong with it
+    # faults
     frozen: bool = False  # no step ever ends
     dead: bool = False
     asleep: bool = False  # requests wait without an error
-    # a slower kernel: all work of the card takes so many times longer
+    # a slower kernel: all GPU work takes this many times longer
     kernel_slow_factor: Positive = 1.0
-    # the same for prefill only: an attention backend that fell back
+    # the same for prefill only: a fallback attention backend
     prefill_slow_factor: Positive = 1.0
-    host_delay_s: Seconds = 0.0  # added to the processor's part of every step
+    host_delay_s: Seconds = 0.0  # added to the CPU's part of every step
     uptime_decay_per_h: NotNegative = 0.0  # 0.02: after ten hours steps take 1.2 times as long
-    # this start of the process got a slow state; a restart resets it
+    # this start of the process landed in a slow state; a restart resets it
     slow_start_factor: Positive = 1.0
 
     @property
     def tokens_per_draft(self) -> float:
-        """Tokens that a step brings a sequence on average: one, and those of the drafted ones that
-        are taken.
+        """Mean number of tokens that a step yields per sequence: one, and the accepted
+        drafted ones.
         """
         return sum(self.spec_acceptance**taken for taken in range(self.num_speculative_tokens + 1))
 
 
-class StepBatch(NamedTuple):  # a tuple, as there is one for each step
-    """What one step has to do."""
+class StepBatch(NamedTuple):  # a tuple: one is made for each step
+    """The work of one step."""
 
     prefill_tokens: int
     decodes: int  # sequences that get a token
-    context_tokens: int  # of those sequences, together
-    drafted_tokens: int  # by speculation, for all of them
+    context_tokens: int  # of those sequences, in total
+    drafted_tokens: int  # by speculation, in total
 
 
 class StepCost(NamedTuple):
-    """Seconds of one step: on the card, of which for prompts, and on the host."""
+    """Seconds of one step: on the GPU, of which for prefill, and on the CPU."""
 
     device_s: float
     prefill_s: float
@@ -86,37 +88,36 @@ class StepCost(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """From the begin of the step to its end."""
+        """Duration of the step."""
         return self.device_s + self.host_s
 
     @property
     def busy(self) -> float:
-        """Share of the step in which the card works, 0..1."""
+        """Share of the step in which the GPU is busy, 0..1."""
         return self.device_s / (self.device_s + self.host_s) if self.device_s else 0.0
 
     @property
     def prefill_share(self) -> float:
-        """Share of the card's work that goes to prompts, 0..1."""
+        """Share of the GPU's work that is prefill, 0..1."""
         return self.prefill_s / self.device_s if self.prefill_s else 0.0
 
 
 class StepRates(NamedTuple):
-    """Seconds of the card for each thing that a step may have to do, and of the host for the step,
-    as it is now.
+    """Seconds of GPU time for each kind of work, and of CPU time per step, under present
+    conditions.
     """
 
-    prompt_s: float  # a token of a prompt
-    # reading the weights, which goes on while a prompt is computed, so that the longer of the two
-    # counts (roofline)
+    prompt_s: float  # per prompt token
+    # reading the weights; it overlaps prefill, so the longer of the two counts (roofline)
     read_s: float
-    sequence_s: float  # a sequence that gets a token, or a drafted token
-    context_s: float  # a token of their context
-    draft_s: float  # a drafted token, however many sequences there are
+    sequence_s: float  # per sequence that gets a token, and per drafted token
+    context_s: float  # per token of their context
+    draft_s: float  # per drafted token position, independent of the number of sequences
     host_s: float
 
 
 def rates_of(config: EngineConfig, speeds: Speeds, uptime_s: float) -> StepRates:
-    """At these speeds, so long after the start of the process."""
+    """The rates at these speeds, at this uptime."""
     slow = (
         config.kernel_slow_factor
         * config.slow_start_factor
@@ -136,8 +137,8 @@ def rates_of(config: EngineConfig, speeds: Speeds, uptime_s: float) -> StepRates
 def fitting(
     most: int, first_s: float, growth: float, start_s: float, limit_s: float
 ) -> tuple[int, float]:
-    """How many steps end by `limit_s`, at most so many, each longer than the one before it by
-    `growth`; and when the last of them ends.
+    """How many steps, at most `most`, end by `limit_s` when each is longer than the one before
+    by `growth`; and when the last one ends.
     """
     steps, room_s = most, limit_s - start_s
     if room_s < inf:
@@ -152,7 +153,7 @@ def fitting(
 
 
 def cost_of(batch: StepBatch, config: EngineConfig, rates: StepRates) -> StepCost:
-    """How long the step takes."""
+    """The duration of a step."""
     prefill_s = batch.prefill_tokens * rates.prompt_s
     device_s = (
         max(rates.read_s, prefill_s)

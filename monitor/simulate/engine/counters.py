@@ -1,5 +1,5 @@
-"""What one life of the server has counted: the figures behind its metrics page. Edges as in vLLM
-0.32's v1/metrics/buckets.py.
+"""The counters behind the metrics page, since the start of the process. Edges as in vLLM 0.32's
+v1/metrics/buckets.py.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def token_edges(max_model_len: int) -> tuple[int, ...]:
 
 
 class Histogram:
-    """A Prometheus histogram: `counts` one per edge and one above all, not yet summed up."""
+    """A Prometheus histogram: `counts` has one entry per edge and one above all, not cumulative."""
 
     __slots__ = ("count", "counts", "edges", "sum")
 
@@ -102,7 +102,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value so many times; an edge belongs to the bucket below it."""
+        """Counts a value `times` times; an edge belongs to the bucket below it."""
         self.counts[bisect_left(self.edges, value)] += times
         self.count += times
         self.sum += value * times
@@ -110,7 +110,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Counters:
-    """All of it. Times in seconds. The names are those of the metrics, without `vllm:` and
+    """All counters. Times in seconds. Names are those of the metrics, without `vllm:` and
     `_total`.
     """
 
@@ -147,7 +147,7 @@ class Counters:
     prefill_kv_computed_tokens: Histogram = field(init=False)
 
     def __post_init__(self) -> None:
-        """The edges of token counts follow the context length."""
+        """Sets the edges of token counts by the context length."""
         edges = token_edges(self.max_model_len)
         self.request_prompt_tokens = Histogram(edges)
         self.request_generation_tokens = Histogram(edges)
@@ -156,12 +156,12 @@ class Counters:
         self.prefill_kv_computed_tokens = Histogram(edges)
 
     def looked_up(self, handle: Handle) -> None:
-        """A request's prompt was looked for in the prefix cache."""
+        """Counts a prefix cache lookup."""
         self.prefix_cache_queries += handle.request.prompt_tokens
         self.prefix_cache_hits += handle.cached
 
     def first_token(self, handle: Handle, now_s: float) -> None:
-        """A request's first token: vLLM counts the whole prompt at that moment, cached tokens
+        """Counts a first token: vLLM counts the whole prompt at that moment, cached tokens
         included (#56923).
         """
         self.prompt_tokens += handle.request.prompt_tokens
@@ -169,7 +169,7 @@ class Counters:
         self.time_to_first_token.observe(now_s - handle.arrived_s)
 
     def finished(self, handle: Handle, reason: str, now_s: float) -> None:
-        """A request has ended by itself; one whose client left is counted nowhere (#31503)."""
+        """Counts a finished request; an aborted one is not counted at all (#31503)."""
         request = handle.request
         scheduled_s = now_s if handle.scheduled_s is None else handle.scheduled_s
         first_s = now_s if handle.first_s is None else handle.first_s
@@ -189,8 +189,8 @@ class Counters:
         self.prefill_kv_computed_tokens.observe(request.prompt_tokens - handle.cached)
 
     def speculated(self, drafted: int, taken: Sequence[int], drafts: int = 1) -> None:
-        """So many drafts of `drafted` tokens each, and at each position how many of its tokens were
-        taken.
+        """Counts `drafts` drafts of `drafted` tokens each; `taken`: accepted tokens at each
+        position.
         """
         self.spec_decode_num_drafts += drafts
         self.spec_decode_num_draft_tokens += drafted * drafts
@@ -201,23 +201,23 @@ class Counters:
 
 
 class Tally(Histogram):
-    """Count and sum alone."""
+    """A histogram reduced to count and sum."""
 
     __slots__ = ()
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value so many times."""
+        """Counts a value `times` times."""
         self.count += times
         self.sum += value * times
 
 
 class FewCounters(Counters):
-    """What a reading of the daemon shows, and the times of requests; for worlds whose page nobody
-    reads, where the rest costs as much as the request.
+    """Only what a server reading contains, and request times: for worlds whose page nobody
+    reads, where the rest would cost as much as the request.
     """
 
     def __post_init__(self) -> None:
-        """No buckets."""
+        """Drops the buckets."""
         super().__post_init__()
         self.iteration_tokens, self.inter_token_latency, self.time_to_first_token = (
             Tally(()),

@@ -1,4 +1,4 @@
-"""A vLLM V1 engine in virtual time: no clock, no I/O; the time is an argument. It counts tokens and
+"""A vLLM V1 engine in virtual time: no clock, no I/O; time is an argument. It counts tokens and
 knows no text.
 
     engine.submit(request, now_s)         begins a step if none runs
@@ -29,8 +29,8 @@ from monitor.simulate.engine.scheduler import Gauges, RunningStep, Scheduler, St
 
 
 class Engine:
-    """One engine. `speed` is asked at the begin of each step; `seed` decides which drafted tokens
-    are taken.
+    """One engine. `speed` is read at the start of each step; `seed` decides which drafted
+    tokens are accepted.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Engine:
         self.seed = seed
         self._speed = speed
         self._order = 0
-        self._random = random.Random(seed)  # noqa: S311 - a story, not a secret
+        self._random = random.Random(seed)  # noqa: S311 - reproducible, not a secret
         self._fresh(0.0, max_model_len)
 
     def _fresh(self, now_s: float, max_model_len: int) -> None:
@@ -57,7 +57,7 @@ class Engine:
             self.config, BlockPool(self.config.num_gpu_blocks), self.counters
         )
         self.current: RunningStep | None = None
-        self.warmed: set[str] = set()  # parameter sets that this process has compiled for
+        self.warmed: set[str] = set()  # parameter sets that this process has compiled
         self.gauges = Gauges()
 
     @property
@@ -71,9 +71,7 @@ class Engine:
         return len(self.scheduler.waiting)
 
     def submit(self, request: EngineRequest, now_s: float) -> Handle:
-        """Put a request in the queue. Raises ValueError for one that the cache could never hold
-        (vLLM does not start so).
-        """
+        """Queues a request. Raises ValueError for one that could never fit into the cache."""
         if (
             self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens)
             > self.scheduler.pool.total
@@ -88,14 +86,12 @@ class Engine:
         return handle
 
     def handle(self, request: EngineRequest, arrived_s: float) -> Handle:
-        """The next request in the order of their coming."""
+        """The next request in order of arrival."""
         self._order += 1
         return Handle(request, arrived_s, self._order)
 
     def cancel(self, handle: Handle) -> None:
-        """The client has left: its blocks are free at once, and it is counted nowhere (vLLM
-        #31503).
-        """
+        """Cancels a request: its blocks are free at once, and it is not counted (vLLM #31503)."""
         if handle.state in {RequestState.RUNNING, RequestState.WAITING}:
             self.scheduler.remove(handle)
             handle.state = RequestState.CANCELLED
@@ -103,14 +99,14 @@ class Engine:
                 self.note_gauges()
 
     def kick(self, now_s: float) -> None:
-        """Begin a step if none runs and there is something to do: after a submit, or when a fault
-        is over.
+        """Begins a step if none runs and there is work: after a submit, or when a fault is
+        cleared.
         """
         if self.current is None and not (self.config.dead or self.config.asleep):
             self._begin(now_s)
 
     def next_step_s(self) -> float | None:
-        """When the running step ends. None: none runs, or it never will."""
+        """When the running step ends; None: none runs, or it never ends."""
         return (
             None
             if self.current is None or self.config.frozen or self.config.dead
@@ -118,7 +114,7 @@ class Engine:
         )
 
     def step(self, now_s: float) -> StepResult:
-        """End the running step and begin the next."""
+        """Ends the running step and begins the next."""
         done = self.current
         if done is None or now_s < done.end_s:
             raise ValueError("no step ends now")
@@ -137,8 +133,8 @@ class Engine:
         )
 
     def lose_all(self) -> list[Handle]:
-        """The engine died: everything it had is lost and returned. Counters and gauges stay, as a
-        dead engine's page shows them.
+        """Returns all requests, which are lost: the engine died. Counters and gauges stay,
+        as a dead engine's page shows them.
         """
         scheduler = self.scheduler
         lost = [*scheduler.running, *scheduler.waiting]
@@ -151,7 +147,7 @@ class Engine:
         return lost
 
     def restart(self, now_s: float, max_model_len: int) -> list[Handle]:
-        """Begin anew as another process; what was on its way is lost and returned."""
+        """Starts a new process; returns the requests that were lost."""
         lost = self.lose_all()
         self._fresh(now_s, max_model_len)
         return lost
@@ -179,8 +175,8 @@ class Engine:
         self.current = RunningStep(now_s, now_s + cost.duration_s, cost, batch, parts)
 
     def _compile(self, parts: Sequence[StepPart]) -> float:
-        """Seconds spent on parameter sets that this process has not answered before; the whole
-        engine waits.
+        """Compilation time of parameter sets that are new to this process; the whole engine
+        waits.
         """
         new = {p.handle.request.parameter_set for p in parts if p.brings} - self.warmed
         self.warmed |= new
@@ -201,16 +197,16 @@ class Engine:
                     prompts += handle.request.prompt_tokens
                 self._produce(handle, 1 + taken, done.batch.decodes, now_s)
                 produced.append((handle, 1 + taken))
-        # a step that brings nothing is not counted (v1/engine/async_llm.py: no iteration stats
-        # without outputs)
+        # a step that yields nothing is not counted (v1/engine/async_llm.py: no iteration
+        # stats without outputs)
         if produced:
             self.counters.iteration_tokens.observe(prompts + sum(count for _, count in produced))
         self.note_gauges()
         return produced
 
     def draft(self, steps: int, drafted: int, each: bool) -> tuple[int, Sequence[int] | None]:
-        """Tokens that one request gets in so many steps with so many drafted in each; `each`: also
-        those of every step.
+        """Tokens that one request gets in `steps` steps with `drafted` drafted tokens in
+        each; `each`: also the tokens of every step.
         """
         if not drafted:
             return steps, None
@@ -225,7 +221,7 @@ class Engine:
         return steps + sum(reached), None
 
     def _taken(self, drafted: int) -> int:
-        """How many drafted tokens are taken: those before the first that is not."""
+        """How many drafted tokens are accepted: those before the first rejected one."""
         taken = 0
         while taken < drafted and self._random.random() < self.config.spec_acceptance:
             taken += 1
@@ -246,7 +242,7 @@ class Engine:
             self.finished(handle, now_s)
 
     def first_token(self, handle: Handle, batch: int, now_s: float) -> None:
-        """It has come, in a step of so many sequences."""
+        """Records a first token, from a step with `batch` sequences."""
         handle.generated = 1
         handle.first_s = handle.last_s = now_s
         handle.batch = batch
@@ -256,23 +252,25 @@ class Engine:
         self.counters.first_token(handle, now_s)
 
     def finished(self, handle: Handle, now_s: float) -> None:
-        """It has all its tokens."""
+        """Records the end of an answer."""
         handle.state = RequestState.FINISHED
         self.counters.finished(
             handle, "length" if handle.ending is None else handle.ending.reason, now_s
         )
 
-    # -- requests that somebody else keeps for a while (rush.py)
+    # -- requests handed to bulk stepping (fastforward/bulk.py)
 
     def release(self) -> tuple[list[Handle], list[Handle]]:
-        """Those that decode in the running step, which has not begun then, and those that wait."""
+        """Hands over the decoding requests of the running step, which is undone, and the
+        waiting ones.
+        """
         self.current = None
         running, waiting = self.scheduler.running, self.scheduler.waiting
         self.scheduler.running, self.scheduler.waiting = [], []
         return running, waiting
 
     def fits(self, *some: Sequence[Handle]) -> bool:
-        """Whether the cache has room for these alone, with all that they can become."""
+        """Whether these requests fit into the cache at their largest possible size."""
         handles = [handle for few in some for handle in few]
         total, blocks_for = self.scheduler.pool.total, self.scheduler.blocks_for
         if len(handles) * blocks_for(self.max_model_len) <= total:
@@ -283,16 +281,14 @@ class Engine:
         )
 
     def fits_one(self, request: EngineRequest) -> bool:
-        """Whether it has room for this one alone."""
+        """Whether this request alone fits."""
         return (
             self.scheduler.blocks_for(request.prompt_tokens + request.max_tokens)
             <= self.scheduler.pool.total
         )
 
     def joins(self, handle: Handle, now_s: float) -> None:
-        """It is let in, and its prompt, of which nothing is known, computed. What it will need is
-        taken from prefixes nobody uses.
-        """
+        """Admits a request and computes its prompt. Its blocks are taken from unused prefixes."""
         handle.state, handle.scheduled_s, handle.computed = (
             RequestState.RUNNING,
             now_s,
@@ -305,12 +301,12 @@ class Engine:
         )
 
     def leaves(self, handle: Handle, now_s: float) -> None:
-        """It has all its tokens."""
+        """Frees a finished request."""
         self.scheduler.free(handle)
         self.finished(handle, now_s)
 
     def adopt(self, decoding: Sequence[Handle], waiting: Sequence[Handle], now_s: float) -> None:
-        """Go on with these, at the end of a step. Who came later waits for the next one."""
+        """Takes requests back, at the end of a step. Later arrivals wait for the next one."""
         self.scheduler.running.extend(decoding)
         for handle in waiting:
             if handle.arrived_s > now_s:
@@ -320,10 +316,10 @@ class Engine:
             self.kick(now_s if decoding else max(now_s, waiting[0].arrived_s))
         self.note_gauges()
 
-    # -- what the page shows
+    # -- the metrics page's view
 
     def note_gauges(self, elsewhere: Sequence[Handle] = (), waiting: int = 0) -> None:
-        """What the metrics page shows from now on; with requests that somebody else keeps."""
+        """Updates the gauges of the metrics page; `elsewhere`: requests held by bulk stepping."""
         scheduler = self.scheduler
         usage = scheduler.pool.usage
         for handle in elsewhere:
@@ -336,7 +332,7 @@ class Engine:
 
 
 def _successes(chance: random.Random, trials: int, probability: float) -> int:
-    """A draw from the binomial distribution; of many trials by the normal one that it then is."""
+    """A draw from the binomial distribution; from its normal approximation for many trials."""
     mean = trials * probability
     if mean > 30 and trials - mean > 30:
         return min(trials, max(0, round(chance.gauss(mean, (mean * (1.0 - probability)) ** 0.5))))

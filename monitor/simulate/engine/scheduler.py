@@ -1,8 +1,8 @@
-"""Which request gets how many tokens in a step, as vLLM's v1/core/sched/scheduler.py decides it.
+"""Allocates the tokens of each step to requests, as vLLM's v1/core/sched/scheduler.py does.
 
-Running requests first, then waiting ones, under one budget of tokens; a long prompt is cut into
-pieces (chunked prefill); where the cache is full the youngest (or least urgent) running request is
-thrown out and starts again.
+Running requests come first, then waiting ones, under one token budget; a long prompt is split
+(chunked prefill); when the cache is full, the youngest (or least urgent) running request is
+preempted and starts again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from monitor.simulate.engine.counters import Counters
 from monitor.simulate.engine.requests import Handle, RequestState
 
 
-class StepPart(NamedTuple):  # a tuple, as there is one for each request in each step
-    """What one request gets in one step. `brings`: its last known token is computed, so that a new
-    one comes.
+class StepPart(NamedTuple):  # a tuple: one is made for each request in each step
+    """The share of one request in one step. `brings`: its last known token is computed, so that
+    a new one follows.
     """
 
     handle: Handle
@@ -32,7 +32,7 @@ class StepPart(NamedTuple):  # a tuple, as there is one for each request in each
 
 @dataclass(slots=True)
 class Scheduler:
-    """The queue, the running requests and the cache they share."""
+    """The queue, the running requests and their cache."""
 
     config: EngineConfig
     pool: BlockPool
@@ -41,8 +41,8 @@ class Scheduler:
     waiting: list[Handle] = field(default_factory=list)
 
     def enqueue(self, handle: Handle, again: bool = False) -> None:
-        """A request that was thrown out goes to the front; under the priority policy everyone has a
-        place.
+        """Queues a request; a preempted one goes to the front, or to its place under the
+        priority policy.
         """
         handle.state = RequestState.WAITING
         if self.config.scheduling_policy == "priority":
@@ -53,22 +53,22 @@ class Scheduler:
             self.waiting.append(handle)
 
     def schedule(self, now_s: float) -> list[StepPart]:
-        """The parts of the next step; empty when there is nothing to do."""
+        """The parts of the next step; empty when there is no work."""
         thrown_out = self.counters.num_preemptions
         parts, budget = self._continue()
         if (
             self.counters.num_preemptions == thrown_out
-        ):  # else the cache is full: nobody new is let in
+        ):  # otherwise the cache is full, and nobody is admitted
             self._admit(parts, budget, now_s)
         return parts
 
     def remove(self, handle: Handle) -> None:
-        """Take a request out, wherever it is, and free its blocks."""
+        """Removes a request from wherever it is and frees its blocks."""
         (self.running if handle.state is RequestState.RUNNING else self.waiting).remove(handle)
         self.free(handle)
 
     def publish(self, handle: Handle) -> None:
-        """Blocks that are full now can serve others."""
+        """Publishes blocks that are full now."""
         keys = handle.request.prefix
         if handle.published >= len(keys) or not self.config.enable_prefix_caching:
             return
@@ -80,13 +80,13 @@ class Scheduler:
             handle.published += 1
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold so many tokens."""
+        """Blocks that hold this many tokens."""
         return -(-tokens // self.config.block_size)
 
     # -- running requests
 
     def _continue(self) -> tuple[list[StepPart], int]:
-        """What running requests get, and the budget that is left."""
+        """The parts of running requests, and the remaining budget."""
         parts: list[StepPart] = []
         budget, index = self.config.max_num_batched_tokens, 0
         while index < len(self.running) and budget > 0:
@@ -101,8 +101,8 @@ class Scheduler:
                 budget += sum(p.tokens + p.drafted for p in undone)
                 index -= len(undone)
             if handle.state is not RequestState.RUNNING:
-                # it was thrown out itself, being the least urgent; those behind it still get their
-                # part
+                # it was preempted itself, as the least urgent; those behind it
+                # still get their part
                 continue
             parts.append(part)
             budget -= part.tokens + part.drafted
@@ -110,8 +110,8 @@ class Scheduler:
         return parts, budget
 
     def _throw_out(self) -> Handle:
-        """The youngest, or under the priority policy the least urgent; all of it must be computed
-        again.
+        """Preempts the youngest request, or under the priority policy the least urgent one;
+        all of it is computed again.
         """
         victim = (
             max(self.running, key=lambda h: h.rank)
@@ -164,7 +164,7 @@ class Scheduler:
             budget -= part.tokens
 
     def _look_up(self, handle: Handle) -> bool:
-        """Take what the prefix cache has; False where even that does not fit."""
+        """Takes cached blocks. Returns False where even they do not fit."""
         request = handle.request
         if not self.config.enable_prefix_caching or request.skip_cache:
             return True
@@ -190,13 +190,13 @@ class Scheduler:
         return True
 
     def free(self, handle: Handle) -> None:
-        """Its blocks are no longer its own."""
+        """Frees all blocks of a request."""
         self.pool.give_back(handle.held, handle.private)
         handle.held, handle.private, handle.published = [], 0, 0
 
 
 class RunningStep(NamedTuple):
-    """The step that runs now."""
+    """The running step."""
 
     start_s: float
     end_s: float
@@ -206,17 +206,17 @@ class RunningStep(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """Share of the step in which the card works, 0..1."""
+        """Share of the step in which the GPU is busy, 0..1."""
         return self.cost.busy
 
     @property
     def prefill_share(self) -> float:
-        """Share of the card's work that goes to prompts, 0..1."""
+        """Share of the GPU's work that is prefill, 0..1."""
         return self.cost.prefill_share
 
 
 class StepResult(NamedTuple):
-    """One step that has ended: what it did, and which requests got how many tokens at its end."""
+    """A finished step: its work, and how many tokens each request got."""
 
     start_s: float
     end_s: float
@@ -228,12 +228,12 @@ class StepResult(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """Seconds."""
+        """Duration of the step."""
         return self.end_s - self.start_s
 
 
 class Gauges(NamedTuple):
-    """What the metrics page shows: as of the end of the last step, as in vLLM, so a frozen engine
+    """Gauges of the metrics page as of the end of the last step, as in vLLM: a frozen engine
     shows old figures.
     """
 

@@ -1,1 +1,1 @@
-"""Virtual time only: many equal steps of the engine at once."""
+"""Fast-forward for virtual time: many equal steps of the engine at once."""

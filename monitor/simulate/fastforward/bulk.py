@@ -1,10 +1,10 @@
-"""Many steps of the engine at once, where nothing but the context changes from one to the next.
+"""Many steps of the engine at once, where only the context grows from one to the next.
 
-A rush takes over what decodes at the begin of a step and what waits, or begins with an idle engine.
-It goes from event to event: an answer ends, the request of another user comes, the time is up.
-Queue discipline, costs and counters are the engine's own, step for step; but equal steps are one,
-and requests are not entered in the scheduler's lists. What is not plain (a prompt too long for one
-step, a cache that may run full) is handed to the engine as it stands.
+Bulk stepping takes over the decoding and waiting requests at the start of a step, or begins with an
+idle engine. It proceeds from event to event: an answer ends, a request arrives, the limit is
+reached. Queue discipline, costs and counters are the engine's own, step for step; but equal steps
+are merged, and requests are not entered in the scheduler's lists. What is not plain (a prompt too
+long for one step, a cache that may run full) is handed back to the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from monitor.simulate.engine.costs import fitting
 from monitor.simulate.engine.requests import Handle, RequestState
 from monitor.simulate.protocols import Arrivals, BulkWorld, ForeseeableSource
 
-# tokens of some steps, and how many at each; None: one
+# request, tokens of some steps, tokens of each step (None: one)
 TokenUpdate = tuple[Handle, int, Sequence[int] | None]
 
 
@@ -28,24 +28,24 @@ class BulkStepper:
 
     world: BulkWorld
     now_s: float
-    active: list[Handle] = field(default_factory=list)  # those that decode
-    # those who have come since, or for whom there was no place
+    active: list[Handle] = field(default_factory=list)  # decoding requests
+    # waiting requests
     queue: list[Handle] = field(default_factory=list)
     source: ForeseeableSource | None = None
-    plain: bool = True  # False: the engine must have what is left
-    _coming: Arrivals = field(default_factory=deque)  # those foreseen, later than all in the queue
+    plain: bool = True  # False: the engine must continue
+    _coming: Arrivals = field(default_factory=deque)  # generated ahead; later than all in the queue
     _limit_s: float = inf
     _context: int = 0
-    # those of the active that somebody listens to
+    # active requests with a token callback
     _timed: list[Handle] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """What was taken over."""
+        """Counts the context that was taken over."""
         self._context = sum([handle.known for handle in self.active])
         self._timed = [handle for handle in self.active if handle.request.on_tokens is not None]
 
     def run(self, limit_s: float) -> None:
-        """Until then, until something is not plain, or until somebody who listens has halted the
+        """Runs until `limit_s`, until something is not plain, or until a callback halts the
         world.
         """
         self._limit_s = limit_s
@@ -65,12 +65,12 @@ class BulkStepper:
             goes_on = self._prefill() if due_s <= self.now_s else self._decode(due_s)
 
     def join(self, handle: Handle) -> None:
-        """One more in the queue, behind those who came before."""
+        """Queues one more request behind earlier arrivals."""
         self._enqueue_arrived(handle.arrived_s)
         self.queue.append(handle)
 
     def cancel(self, handle: Handle) -> None:
-        """The client has left."""
+        """Cancels a request: the client has disconnected."""
         if handle.state not in {RequestState.WAITING, RequestState.RUNNING}:
             return
         if handle in self.queue:
@@ -83,12 +83,12 @@ class BulkStepper:
         handle.state = RequestState.CANCELLED
 
     def waiting(self, now_s: float) -> int:
-        """How many wait then."""
+        """How many requests wait then."""
         self._enqueue_arrived(now_s)
         return len(self.queue)
 
     def hand_over(self) -> None:
-        """Give the engine what decodes, and the queue."""
+        """Hands the decoding requests and the queue back to the engine."""
         self._enqueue_arrived(self.now_s)
         self.world.engine.adopt(self.active, self.queue, self.now_s)
 
@@ -100,14 +100,14 @@ class BulkStepper:
             self._coming = self.source.coming
 
     def _enqueue_arrived(self, now_s: float) -> None:
-        """Who has come by now is in the queue."""
+        """Moves arrivals up to now into the queue."""
         coming = self._coming
         while coming and coming[0][0] <= now_s:
             at_s, request = coming.popleft()
             self.queue.append(self.world.engine.handle(request, at_s))
 
     def _admitted(self) -> tuple[list[Handle], int]:
-        """Who gets a place in the next step, and the tokens of their prompts."""
+        """The requests admitted to the next step, and their prompt tokens."""
         engine, config = self.world.engine, self.world.engine.config
         self._enqueue_arrived(self.now_s)
         new: list[Handle] = []
@@ -124,7 +124,7 @@ class BulkStepper:
         return new, prompts
 
     def _retire_finished(self) -> None:
-        """Those that have all their tokens go."""
+        """Removes requests that have all their tokens."""
         active, engine, missed = self.active, self.world.engine, False
         for handle in [h for h in active if h.generated >= h.wanted]:
             active.remove(handle)
@@ -134,7 +134,7 @@ class BulkStepper:
                 handle.request.on_end(handle)
                 missed = True
         if missed:
-            self._generate_ahead()  # who has an answer may ask again at once
+            self._generate_ahead()  # a client that has its answer may send again at once
         self._timed = [handle for handle in active if handle.request.on_tokens is not None]
 
     # -- steps
@@ -186,8 +186,8 @@ class BulkStepper:
         counters.iteration_tokens.observe(1, wanted - 1)
 
     def _prefill(self) -> bool:
-        """One step for those who have come, in which the others decode; False where it takes too
-        long, or is not for us.
+        """Runs one step that prefills the arrivals while the others decode. Returns False
+        where it exceeds the limit or is not plain.
         """
         engine, now_s, active = self.world.engine, self.now_s, self.active
         new, prompts = self._admitted()
@@ -221,8 +221,8 @@ class BulkStepper:
         return True
 
     def _decode(self, due_s: float) -> bool:
-        """Steps until one ends, until the one after the next arrival, or as many as there is time
-        for; False: not even one.
+        """Runs decode steps until an answer ends, until the step after the next arrival, or
+        up to the limit. Returns False where not even one fits.
         """
         engine, active, now_s = self.world.engine, self.active, self.now_s
         sequences, drafted = len(active), engine.config.num_speculative_tokens
@@ -253,8 +253,8 @@ class BulkStepper:
         return True
 
     def _drafts(self, steps: int) -> list[int]:
-        """Drafted tokens of each that decodes, in each of so many steps; fewer where the answer
-        ends.
+        """Drafted tokens of each decoding request in each of `steps` steps; fewer where its
+        answer ends.
         """
         drafted = self.world.engine.config.num_speculative_tokens
         return [
@@ -263,8 +263,8 @@ class BulkStepper:
         ]
 
     def _decoded(self, steps: int, drafts: Sequence[int], end_s: float) -> list[TokenUpdate]:
-        """A token a step for each that decodes, and those of the drafted ones that are taken. Who
-        must be told of how many.
+        """Adds one token a step, and accepted drafted tokens, to each decoding request.
+        Returns the updates for token callbacks.
         """
         active, engine, each = self.active, self.world.engine, self.world.watched > 0
         updates: list[TokenUpdate] = []
@@ -296,7 +296,7 @@ class BulkStepper:
         return updates
 
     def _deliver(self, updates: Sequence[TokenUpdate]) -> None:
-        """Those that have all their tokens go, and who listens is told."""
+        """Removes finished requests and calls the token callbacks."""
         for handle in self.active:
             if handle.generated >= handle.wanted:
                 self._retire_finished()

@@ -1,5 +1,5 @@
-"""A world for virtual time only, in which days pass in seconds: many steps at once (rush.py), and
-cards told in longer portions.
+"""A world for virtual time, in which days pass in seconds: bulk stepping (bulk.py), and GPUs that
+advance in longer steps.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from monitor.simulate.fastforward.bulk import BulkStepper
 from monitor.simulate.protocols import ForeseeableSource
 from monitor.simulate.world import GPU_STEP_S, World
 
-RESTED_S = 9.9  # a rest after which the clocks have to come up again (physics.py)
-# and are up again for certain; until then the cards are told of every tenth of a second, then of
-# every second
+RESTED_S = 9.9  # after an idle time this long the clocks ramp up again (gpu/physics.py)
+# time after which the ramp is certainly over; until then the GPUs advance every tenth of a second,
+# afterwards every second
 RAMPED_S = 1.0
-# after which the cards' clocks are asked again: while somebody takes the time, and otherwise
+# how long rates are reused: while a request is being timed, and otherwise
 WATCHED_S, LONGEST_S = (
     2.0,
     15.0,
 )
 NOTHING = Gauges()
-DRIFT = 0.002  # a speed that moves this much is asked for earlier
+DRIFT = 0.002  # rates that change by this much are read again earlier
 
 
 @dataclass
 class FastForwardWorld(World):
-    """Of many steps at once `on_tokens` comes once, with all the tokens of a request and the time
-    of the last.
+    """Calls `on_tokens` once for many steps, with all the tokens of a request and the time of
+    the last.
     """
 
     counters_kind: ClassVar[type[Counters]] = FewCounters
-    # requests out whose tokens somebody times: the clocks are asked more often
+    # requests in flight that are being timed: rates are read more often
     watched: int = field(default=0, init=False)
-    # set by a callback: `advance_until` returns at this moment
+    # set by a callback: `advance_until` returns at this time
     halted: bool = field(default=False, init=False)
-    # true while `on_tokens` tells of steps of equal length
+    # true while `on_tokens` reports equal steps
     in_bulk: bool = field(default=False, init=False)
     # then: tokens of each step; None: one a step
     chunks: Sequence[int] | None = field(default=None, init=False)
     _worked_since_s: float = field(default=0.0, init=False)
     _stepped_s: float = field(default=-inf, init=False)
-    # when the pace was asked for, and how long the weights took
+    # when the rates were last read, and their read_s
     _asked: tuple[float, float] = field(default=(0.0, 0.0), init=False)
-    # None: not worked out since something was set
+    # None: a setting has changed since
     _rates: StepRates | None = field(default=None, init=False)
-    # by what the cards were held back then
+    # what limited the clocks then
     _clock_state: list[tuple[float, ...]] = field(default_factory=list, init=False)
-    _stale: bool = field(default=False, init=False)  # the cards may have changed since
-    _bulk: BulkStepper | None = field(default=None, init=False)  # it has the requests that decode
+    _stale: bool = field(default=False, init=False)  # the GPUs may have changed since
+    _bulk: BulkStepper | None = field(default=None, init=False)  # holds the decoding requests
 
     def advance(self, to_s: float) -> None:
         """As World.advance."""
@@ -64,15 +64,15 @@ class FastForwardWorld(World):
         self._give_back()
 
     def advance_until(self, to_s: float) -> None:
-        """As `advance`, but no further than to the moment at which a callback says `halted`."""
+        """As `advance`, but stops at the time at which a callback sets `halted`."""
         self.halted = False
         while not self.halted:
             if self._bulk is None and self.engine.current is None and self._source_s() > to_s:
-                self.now_s = max(self.now_s, to_s)  # the cards are told when somebody asks
+                self.now_s = max(self.now_s, to_s)  # the GPUs advance when they are read
                 return
             if self._step_in_bulk(to_s):
                 continue
-            # what they send waits in the rush for the next step
+            # its requests are queued by bulk stepping for the next step
             sent_for: object = None if self._bulk is None else self._bulk.source
             source_s = self._source_s(sent_for)
             step_s = self.engine.next_step_s()
@@ -88,10 +88,10 @@ class FastForwardWorld(World):
                 self.now_s = max(self.now_s, to_s)
                 return
 
-    # What touches the engine's lists needs everything in them.
+    # Whatever touches the engine's lists needs all requests in them.
 
     def submit(self, request: EngineRequest) -> Handle | None:
-        """As World.submit. What may join a rush does not go through the engine's queue."""
+        """As World.submit. A request that may join bulk stepping bypasses the engine's queue."""
         engine, config = self.engine, self.config
         plain = (
             config.scheduling_policy == "fcfs"
@@ -137,10 +137,10 @@ class FastForwardWorld(World):
             self.engine.note_gauges(self._bulk.active, self._bulk.waiting(self.now_s))
         return super().gauges()
 
-    # -- for a rush
+    # -- for bulk stepping
 
     def rates(self) -> StepRates:
-        """Of a step that begins now."""
+        """Rates of a step that begins now."""
         if self._stale or self._rates is None:
             clock_state = [gpu.clock_state() for gpu in self.gpus]
             if (
@@ -153,9 +153,9 @@ class FastForwardWorld(World):
         return self._rates
 
     def pace(self, start_s: float) -> tuple[StepRates, float]:
-        """Rates for steps from then on, and for how long they hold. Clocks that come up after a
-        rest change fast at first and later hardly, and count as they are in the middle; those of a
-        hot card change always.
+        """Rates of steps that begin then, and how long they remain valid. After an idle
+        time clocks ramp up fast at first and slowly later, and count as they are in the
+        middle; those of a hot GPU always change.
         """
         worked_s, watched = start_s - self._worked_since_s, self.watched > 0
         if worked_s < RAMPED_S:
@@ -173,7 +173,7 @@ class FastForwardWorld(World):
         ) if change > 0 else LONGEST_S
 
     def worked(self, start_s: float, end_s: float, busy: float, prefill_share: float) -> None:
-        """The card did this from then to then, and nothing since the last time."""
+        """Accounts for the GPUs' work in this interval; between two calls they were idle."""
         if start_s > self._stepped_s + RESTED_S:
             self._worked_since_s = start_s
         self._stepped_s = end_s
@@ -192,13 +192,13 @@ class FastForwardWorld(World):
     def deliver_tokens(
         self, handle: Handle, tokens: int, now_s: float, chunks: Sequence[int] | None
     ) -> None:
-        """Tokens of equal steps, the last of them now."""
+        """Delivers the tokens of equal steps, the last of them now."""
         self.in_bulk, self.chunks = True, chunks
         if handle.request.on_tokens is not None:
             handle.request.on_tokens(handle, tokens, now_s)
         self.in_bulk = False
 
-    # -- inside
+    # -- internals
 
     def _source_s(self, but: object = None) -> float:
         soonest = inf
@@ -221,7 +221,7 @@ class FastForwardWorld(World):
         return rates_of(self.config, self.speeds(work_s), self.now_s - self.engine.started_s)
 
     def _step_in_bulk(self, to_s: float) -> bool:
-        """Take many steps at once; whether any was taken."""
+        """Runs many steps at once. Returns whether any was run."""
         background, config = self.background, self.config
         if config.scheduling_policy != "fcfs" or config.max_num_queued_reqs is not None:
             return False
@@ -247,7 +247,7 @@ class FastForwardWorld(World):
         return moved
 
     def _begun(self, background: ForeseeableSource | None, limit_s: float) -> BulkStepper | None:
-        """A rush that begins now; None where there is nothing for one."""
+        """Bulk stepping that begins now; None where nothing can be merged."""
         current = self.engine.current
         if current is not None:
             if current.end_s > limit_s or not self._is_plain(current.parts):
@@ -262,7 +262,7 @@ class FastForwardWorld(World):
         return BulkStepper(self, self.now_s)
 
     def _give_back(self) -> None:
-        """The engine has everything again."""
+        """Gives all requests back to the engine."""
         if self._bulk is not None:
             bulk, self._bulk = self._bulk, None
             bulk.hand_over()
@@ -270,7 +270,7 @@ class FastForwardWorld(World):
     def _account(self) -> None:
         if (
             self._bulk is None or not self._bulk.active
-        ):  # else the step that runs is told of when it is over
+        ):  # otherwise the running step is accounted for when it ends
             super()._account()
 
     def _can_step(self) -> bool:
@@ -278,7 +278,7 @@ class FastForwardWorld(World):
         return not (config.frozen or config.asleep or config.dead or self.engine.waiting)
 
     def _is_plain(self, parts: Sequence[StepPart]) -> bool:
-        """Whether all that run decode, and those that wait are like any other."""
+        """Whether all running requests decode and all waiting ones are plain."""
         engine, config = self.engine, self.config
         running = engine.scheduler.running
         if config.frozen or config.dead or config.asleep or len(parts) != len(running):
@@ -307,14 +307,14 @@ class FastForwardWorld(World):
                 gpu.advance(span_s, busy_s / span_s, prefill_share)
 
     def _account_span(self, to_s: float, busy: float, prefill_share: float) -> None:
-        """As World._note, in longer portions where that makes no difference."""
+        """As World._account_span, in longer steps where that makes no difference."""
         dt_s = to_s - self._accounted_s
         if dt_s <= 0:
             return
         self._accounted_s = to_s
         if not busy and dt_s > GPU_STEP_S:
-            # else a moment's work would be spread over a long rest, or the rest over the work that
-            # follows
+            # otherwise a short burst would be averaged over a long idle time, or the
+            # idle time over the work that follows
             self._advance_gpus()
             self._stale = True
             for gpu in self.gpus:

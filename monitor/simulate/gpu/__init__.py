@@ -1,1 +1,1 @@
-"""Simulated GPUs: physics, what the driver says, and how an exporter shows it."""
+"""Simulated GPUs: their physics, and what their driver reports."""

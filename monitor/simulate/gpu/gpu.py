@@ -1,4 +1,4 @@
-"""One card: what its driver says of what happens in it (physics.py)."""
+"""One GPU: what its driver reports of its physics (physics.py)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NS = 1_000_000_000
 
 
 class DriverReading(NamedTuple):
-    """What a driver would say now; None where this kind of card does not say it. Counters run since
-    the card was made.
+    """What the driver reports now; None where this kind of GPU does not report it. Counters run
+    since the GPU was created.
     """
 
     uuid: str
@@ -43,17 +43,17 @@ class DriverReading(NamedTuple):
 
 @dataclass(slots=True)
 class Gpu(GpuPhysics):
-    """One card and its state. Its fields without an underscore are settings and may be changed at
-    any moment.
+    """One GPU and its state. Fields without an underscore are settings and can be changed at
+    any time.
     """
 
     @property
     def uuid(self) -> str:
-        """Always the same for the same kind and index."""
+        """The UUID, fixed by kind and index."""
         return f"{self.kind.uuid_prefix}-0000-4000-8000-{self.index + 1:012x}"
 
     def reading(self) -> DriverReading:
-        """What the driver says now."""
+        """The driver's report now."""
         kind, temp_c, mem_temp_c = self.kind, self.temp_c, self.mem_temp_c
         clock, capped = self._clock(temp_c)
         return DriverReading(
@@ -79,32 +79,9 @@ class Gpu(GpuPhysics):
             xid=self.xid,
         )
 
-    def sample_fields(self) -> dict[str, object]:
-        """What of a reading stands in a sample of the daemon, by the names there."""
-        kind, temp_c, mem_temp_c = self.kind, self.temp_c, self.mem_temp_c
-        return {
-            "gpu_uuid": self.uuid,
-            "gpu_temp_c": round(temp_c),
-            "gpu_mem_temp_c": round(mem_temp_c) if kind.shows_memory_temp else None,
-            "gpu_margin_c": self._margin(temp_c, mem_temp_c),
-            "sm_clock_mhz": round(self._ramped(self._clock(temp_c)[0])),
-            "mem_clock_mhz": self._memory_mhz(self._ramp),
-            "gpu_util": round(self._util, 2),
-            "power_w": round(self._power_w, 3),
-            "power_limit_w": self.limit_w if kind.shows_limit else None,
-            "vram_used_mib": self._vram_used_mib(),
-        }
-
-    def counts(self) -> tuple[float, int, int, int]:
-        """Energy (J), and what has been counted so far (ns): thermal slowdown of both kinds, power
-        cap, power brake.
-        """
-        thermal_ns = int(self._sw_thermal_s * NS) + int(self._hw_thermal_s * NS)
-        return self._energy_j, thermal_ns, int(self._sw_power_s * NS), int(self._brake_s * NS)
-
     def _margin(self, temp_c: float, mem_temp_c: float) -> float | None:
-        """Degrees to the nearest threshold, be it the die's or the memory's; so it is not maximum
-        minus die temperature.
+        """Degrees to the nearest threshold, of the die or the memory; so it is not simply
+        maximum minus die temperature.
         """
         kind = self.kind
         return (

@@ -1,10 +1,9 @@
-"""The kinds of card that can be simulated, with the constants of their heat, their governor and
-their speed, and where each comes from.
+"""The kinds of GPU that can be simulated: constants of heat, governor and speed, and their origin.
 
-Sources. "measured": fitted to public traces of real cards (an H100 serving vLLM at 420 W stands at
+Sources. "measured": fitted to public traces of real GPUs (an H100 serving vLLM at 420 W settles at
 54 °C; GB10 at 70-74 °C and 2470-2496 MHz over 165 hours; two RTX 3090 from 36 to 88 °C in 3.5
-minutes). "scaled": carried over from a card of the same make and checked against nothing. Above 60
-°C the H100 is a model: no public trace of a throttling one was found.
+minutes). "scaled": derived from a GPU of the same make, not validated. Above 60 °C the H100 is a
+model: no public trace of a throttling one was found.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from monitor.errors import USAGE, Told
 
 
 class UnknownGpuError(Told):
-    """A kind of card that is not in the table."""
+    """An unknown kind of GPU."""
 
     exit_code = USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """Constants of one kind of card. Heat: T = inlet + a + b, with a' = (P·r1 - a)/t1 and b' =
+    """Constants of one kind of GPU. Heat: T = inlet + a + b, with a' = (P·r1 - a)/t1 and b' =
     (P·r2·cooling - b)/t2.
 
     Power when busy: p0_w + pd_w·(f/f0)^exponent, times up to `prefill_power` on the second term
-    while it works on prompts.
+    during prefill.
     """
 
     name: str
-    model_name: str  # as NVML and DCGM say it
+    model_name: str  # as reported by NVML and DCGM
     source: Literal["measured", "scaled"]
     clock_mhz: int  # f0: the highest boost clock
     step_mhz: int  # of the governor
@@ -41,7 +40,7 @@ class GpuKind:
     p0_w: float
     pd_w: float
     exponent: float
-    # 1.6 on the H100: 420 W while decoding, 606 W in heavy prefill; smaller for cards near their
+    # 1.6 on the H100: 420 W while decoding, 606 W in heavy prefill; smaller for GPUs near their
     # limit (assumed)
     prefill_power: float
     limit_w: float
@@ -50,7 +49,7 @@ class GpuKind:
     r2: float  # °C/W, heat sink and air
     t2_s: float
     inlet_c: float
-    max_c: float  # above it the governor takes clock away (GeForce: the target temperature)
+    max_c: float  # above it the governor lowers the clock (GeForce: the target temperature)
     slowdown_c: float  # above it the hardware halves the clock
     boost_loss_mhz: float  # per degree above boost_from_c, without any reason bit: GPU Boost bins
     boost_from_c: float
@@ -59,14 +58,14 @@ class GpuKind:
     )
     prefill_share: float  # share of a prefill that follows the SM clock
     memory_clock_mhz: int
-    memory_over_c: float  # how much hotter than the die the memory is at full power
+    memory_over_c: float  # excess of memory over die temperature at full power
     memory_max_c: float
     vram_mib: int
-    bandwidth_gb_s: float  # data sheet; for engines that derive their base speed from it
+    bandwidth_gb_s: float  # data sheet; engines derive their base speed from it
     tflops: float  # data sheet, dense bf16
     uuid_prefix: str
-    # what the driver shows (nvidia-smi --query-gpu on real cards: GeForce has no memory temperature
-    # and no margin, GB10 shows neither memory figures nor a power limit)
+    # what the driver reports (nvidia-smi --query-gpu on real GPUs: GeForce has no memory
+    # temperature and no margin, GB10 has neither memory figures nor a power limit)
     shows_memory_temp: bool = True
     shows_margin: bool = True
     shows_memory: bool = True
@@ -79,7 +78,7 @@ class GpuKind:
         return self.p0_w + self.pd_w
 
 
-#: Decode and prefill shares: of the measured elasticities 0.2 to 0.5 (decode) and 0.67 to 0.87
+#: Decode and prefill shares: from measured elasticities of 0.2 to 0.5 (decode) and 0.67 to 0.87
 #: (prefill).
 GPU_KINDS: Mapping[str, GpuKind] = {
     kind.name: kind
@@ -119,10 +118,12 @@ GPU_KINDS: Mapping[str, GpuKind] = {
             decode_share=0.45, prefill_share=0.85, memory_clock_mhz=9501, memory_over_c=24,
             memory_max_c=110, vram_mib=24576, bandwidth_gb_s=936, tflops=71,
             uuid_prefix="GPU-d100c0de",
-            # The bit stands in nearly every decode sample of a healthy one
-            # (github.com/ashalliants/ninfer-3090/issues/72): no fault. At idle it stands as well,
-            # without the idle bit, in a capture of nvidia-smi of an RTX 2080 Super; assumed to be
-            # so here.
+            # A healthy one has this bit set in nearly every decode sample
+            # (github.com/ashalliants/ninfer-3090/issues/72): no fault. At idle it is
+            # set as well,
+            # without the idle bit, in a capture of nvidia-smi of an RTX 2080 Super;
+            # assumed
+            # here, too.
             shows_memory_temp=False, shows_margin=False, power_cap_bit="always",
         ),
         GpuKind(
@@ -149,9 +150,9 @@ GPU_KINDS: Mapping[str, GpuKind] = {
 
 
 def kind_of(name: str) -> GpuKind:
-    """The constants of a kind of card. Raises UnknownCardError."""
+    """The constants of a kind of GPU. Raises UnknownGpuError."""
     if name not in GPU_KINDS:
         raise UnknownGpuError(
-            f"there is no simulated card {name!r}; it is one of: {', '.join(GPU_KINDS)}"
+            f"there is no simulated GPU {name!r}; it is one of: {', '.join(GPU_KINDS)}"
         )
     return GPU_KINDS[name]

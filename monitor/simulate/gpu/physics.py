@@ -1,10 +1,10 @@
-"""What happens in a card: what it draws, how hot it gets, which clock its governor leaves it, and
-how fast it computes with that.
+"""The physics of a GPU: power draw, temperatures, the clock that its governor allows, and the
+resulting speed.
 
-Pure and in virtual time: `advance` is told how long and how busy. Heat has two poles (die; heat
-sink and air), memory a third; the governor takes clock away above the maximum temperature and gives
-it back below; the constants are in cards.py. `cooling` is a factor on the resistance of heat sink
-and air alone: what lies between die and heat sink (r1) stays as it is.
+Pure and in virtual time: `advance` gets a duration and a load. Heat has two poles (die; heat sink
+and air), memory a third; the governor lowers the clock above the maximum temperature and raises it
+again below; the constants are in kinds.py. `cooling` is a factor on the thermal resistance of heat
+sink and air only: the resistance between die and heat sink (r1) does not change.
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ SW_THERMAL: Final = 0x20
 HW_THERMAL: Final = 0x40
 HW_POWER_BRAKE: Final = 0x80
 
-# one step of clock in this time; a quarter of it back (measured: an RTX A4000 loses 800 MHz in some
-# 30 s)
+# one clock step in this time; back up at a quarter of that pace (measured: an RTX A4000 loses 800
+# MHz in some 30 s)
 GOVERNOR_S = 0.5
 HYSTERESIS_C = 2.0
 HARDWARE_HYSTERESIS_C = 5.0
 MEMORY_TAU_S = 36.0  # measured on a V100: 33 to 39 s
 MEMORY_STEP = 0.02  # of the memory clock, each GOVERNOR_S above the memory's maximum
 MEMORY_FLOOR = 0.4
-# how much of a loss of memory clock the SM clock shares (a V100 at 93 °C HBM lost SM clock as well)
+# the SM clock's share of a loss of memory clock (a V100 at 93 °C HBM lost SM clock as well)
 SM_PER_MEMORY = 0.25
-# clocks ramp down after so long without work, and are back after about three RAMP_S
+# clocks ramp down after this long without work, and are back after about three RAMP_S
 IDLE_AFTER_S = 10.0
-RAMP_S = 0.15  # assumed; real cards need some tenths of a second
-# power and utilisation are averages over about so long (NVML: power of Ampere and newer, 1 s)
+RAMP_S = 0.15  # assumed; real GPUs need some tenths of a second
+# averaging time of power and utilisation (NVML: power of Ampere and newer, 1 s)
 WINDOW_S = 1.0
-# where the clock follows the temperature, a step of the simulation moves it no further than this
+# where the clock follows the temperature, one simulation step moves it no further than this
 MAX_MOVE_C = 1.0
 MOST_STEP_S = 60.0
-Ends = tuple[float, float, float]  # where die, heat sink and memory would end, °C
+Ends = tuple[float, float, float]  # final temperatures of die, heat sink and memory, °C
 
 
 @dataclass(slots=True)
 class GpuPhysics:
-    """The settings of a card, which may be changed at any moment, and its state."""
+    """The settings of a GPU, which can be changed at any time, and its state."""
 
     kind: GpuKind
     index: Natural = 0
-    inlet_c: Celsius | None = None  # air that comes in; None: as the kind has it
-    # thermal resistance of heat sink and air against healthy: 2 = dust, a stuck fan
+    inlet_c: Celsius | None = None  # intake air; None: the kind's
+    # thermal resistance of heat sink and air relative to healthy: 2 = dust, a stuck fan
     cooling: Factor = 1.0
-    memory_cooling: Factor = 1.0  # likewise for the memory
+    memory_cooling: Factor = 1.0  # the same for the memory
     power_limit_w: Positive | None = None  # None: the kind's
-    # instead of a figure in watts: share of what this kind draws at full clock
+    # instead of watts: share of this kind's power at full clock
     power_cap_share: Factor | None = None
     power_brake: bool = False
-    # firmware holds the clock there and sets no reason bit
+    # firmware caps the clock there and sets no reason bit
     hidden_limit_mhz: Positive | None = None
-    neighbour: Share = 0.0  # share of the card's time that another process takes
+    neighbour: Share = 0.0  # share of the GPU's time that another process takes
     neighbour_mib: NotNegative = 0.0
-    # dynamic power against healthy kernels: a fallback kernel draws less
+    # dynamic power relative to healthy kernels: a fallback kernel draws less
     kernel_power: Factor = 1.0
     model_mib: NotNegative = 0.0
     driver_version: str = "580.95.05"
     xid: Natural = 0
-    # heat and governor move so many times faster; counters and energy stay in real time
+    # heat and governor run this many times faster; counters and energy stay in real time
     thermal_speed: Factor = 1.0
 
     _full_w: float = 0.0
     _idle_reasons: int = 0
-    _clock_mhz: float = 0.0  # at the last work
+    _clock_mhz: float = 0.0  # when last busy
     _a: float = 0.0
     _b: float = 0.0
     _memory_over: float = 0.0
-    _taken_mhz: float = 0.0  # by the thermal governor
-    _memory_taken: float = 0.0  # share of the memory clock
+    _taken_mhz: float = 0.0  # taken by the thermal governor
+    _memory_taken: float = 0.0  # share of the memory clock that is lost
     _halved: bool = False
     _ramp: float = 0.0  # 0: idle clock, 1: full
     _idle_s: float = inf
@@ -94,7 +94,7 @@ class GpuPhysics:
     _brake_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """A card begins as one that has been idle for long, with the settings of its kind."""
+        """Starts after a long idle time, with the settings of its kind."""
         self.inlet_c = self.kind.inlet_c if self.inlet_c is None else self.inlet_c
         self.power_limit_w = self.kind.limit_w if self.power_limit_w is None else self.power_limit_w
         self._full_w, self._power_w = self.kind.full_w, self.kind.p_idle_w
@@ -105,12 +105,12 @@ class GpuPhysics:
 
     @property
     def temp_c(self) -> float:
-        """Of the die, °C."""
+        """Die temperature, °C."""
         return (self.kind.inlet_c if self.inlet_c is None else self.inlet_c) + self._a + self._b
 
     @property
     def mem_temp_c(self) -> float:
-        """Of the memory, °C."""
+        """Memory temperature, °C."""
         return self.temp_c + self._memory_over
 
     @property
@@ -121,14 +121,14 @@ class GpuPhysics:
         return self.kind.limit_w if self.power_limit_w is None else self.power_limit_w
 
     def clock_mhz(self) -> float:
-        """The SM clock while it works, whatever holds it back."""
+        """The SM clock under load, with all limits applied."""
         return self._clock(self.temp_c)[0]
 
     def speeds(self, work_s: float = 0.0) -> Speeds:
-        """Speed left, from the clocks by elasticity: the share of the work that follows the SM
-        clock, and the rest the memory clock.
+        """The speed, from the clocks by elasticity: one share of the work follows the SM
+        clock, the rest the memory clock.
 
-        `work_s`: as it will be after so much more work, if the clocks are still coming up.
+        `work_s`: the speed after that much more work, while the clocks ramp up.
         """
         kind, own = self.kind, 1.0 - min(self.neighbour, 0.95)
         ramp = 1.0 - (1.0 - self._ramp) * exp(-work_s / RAMP_S) if work_s else self._ramp
@@ -141,8 +141,8 @@ class GpuPhysics:
         return Speeds(own / prefill, own / decode)
 
     def clock_state(self) -> tuple[float, ...]:
-        """What holds the clocks back, as far as it changes by itself: as long as this is the same,
-        so are the speeds.
+        """What limits the clocks and changes by itself: while it stays the same, so does
+        the speed.
         """
         kind, temp_c = self.kind, self.temp_c if self.kind.boost_loss_mhz else 0.0
         return (
@@ -154,8 +154,8 @@ class GpuPhysics:
         )
 
     def advance(self, dt_s: float, busy: float, prefill_share: float = 0.0) -> None:
-        """Let `dt_s` pass with kernels running in a share `busy` of it, of which `prefill_share` on
-        prompts.
+        """Lets `dt_s` pass with kernels running in a share `busy` of it, of which
+        `prefill_share` is prefill.
         """
         if dt_s <= 0:
             return
@@ -181,9 +181,7 @@ class GpuPhysics:
     # -- power and clock
 
     def _clock(self, temp_c: float) -> tuple[float, bool]:
-        """The clock while working at this temperature, and whether the power limit is what holds
-        it.
-        """
+        """The clock under load at this temperature, and whether the power limit caps it."""
         kind = self.kind
         free = (
             kind.clock_mhz - self._taken_mhz - kind.clock_mhz * SM_PER_MEMORY * self._memory_taken
@@ -210,7 +208,7 @@ class GpuPhysics:
         return self.kind.idle_clock_mhz + (clock - self.kind.idle_clock_mhz) * self._ramp
 
     def _power(self) -> tuple[float, int]:
-        """Mean power while it works in a share of the time, and the reasons that hold then."""
+        """Mean power at the present load, and the clocks event reasons."""
         kind = self.kind
         clock, capped = self._clock(self.temp_c)
         self._clock_mhz = clock
@@ -234,8 +232,8 @@ class GpuPhysics:
     # -- one step
 
     def _ends_c(self, power_w: float) -> Ends:
-        """Where die, heat sink and memory would end at this power: each above what is cooler than
-        it.
+        """Final temperatures of die, heat sink and memory at this power, each relative to
+        the next cooler part.
         """
         kind, share = self.kind, power_w / self._full_w
         memory_c = (
@@ -247,9 +245,7 @@ class GpuPhysics:
         return power_w * kind.r1, power_w * kind.r2 * self.cooling, memory_c
 
     def _stays_cool(self, ends_c: Ends) -> bool:
-        """Whether the governor has nothing to do, and the clock no degree to follow, however long
-        this power is drawn.
-        """
+        """Whether neither governor nor boost clock will ever react at this power."""
         kind = self.kind
         if self._taken_mhz > 0 or self._memory_taken > 0 or self._halved:
             return False
@@ -263,9 +259,7 @@ class GpuPhysics:
         return hottest_c + max(end_memory, self._memory_over) <= kind.memory_max_c
 
     def _calm_s(self, ends_c: Ends) -> float:
-        """How long nothing changes but temperatures on their known curves: until the governor may
-        act, or the clock has to follow them.
-        """
+        """Time until the governor may act, or until the clock must follow the temperature."""
         kind, temp_c = self.kind, self.temp_c
         room_c = _room(temp_c, kind.max_c, self._taken_mhz > 0)
         memory_room_c = _room(temp_c + self._memory_over, kind.memory_max_c, self._memory_taken > 0)
@@ -282,8 +276,8 @@ class GpuPhysics:
         return min(MOST_STEP_S, max(GOVERNOR_S, move_c / max(speed, 1e-9)))
 
     def _pass(self, step: float, power_w: float, reasons: int, ends_c: Ends) -> None:
-        """`step` of the heat's time at constant power: averages, counters and temperatures on their
-        exact curves.
+        """Advances averages, counters and temperatures by `step` at constant power, on
+        their exact curves.
         """
         kind, real_s, busy = self.kind, step / self.thermal_speed, self._busy
         fade = exp(-real_s / WINDOW_S)
@@ -337,7 +331,7 @@ class GpuPhysics:
 
 
 def _room(temp_c: float, max_c: float, taken: bool) -> float:
-    """How far the temperature may move before the governor acts; 0 where it does."""
+    """How far the temperature may move before the governor acts; 0 where it acts now."""
     if temp_c > max_c:
         return 0.0
     return min(max_c - temp_c, temp_c - max_c + HYSTERESIS_C) if taken else max_c - temp_c

@@ -1,9 +1,9 @@
-"""A card that is looked at every second of virtual time, without anybody calling every second.
+"""A GPU that is polled every second of virtual time, without a call every second.
 
-While the card's power is constant its temperatures and averages lie on known curves (physics.py),
-so what a look would see at any moment in between can be worked out there and then. Five looks are
-one row of readings, as the daemon keeps them: least, median and largest. A real card is never as
-still as its model: its power is uneven, and the air that comes in wanders.
+While the GPU's power is constant, its temperatures and averages lie on known curves (physics.py),
+so every poll in between can be computed directly. Five polls make one row of readings with minimum,
+median and maximum, as in the daemon. A real GPU is never as steady as its model: power fluctuates,
+and so does the intake air.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from monitor.simulate.gpu.physics import (
 )
 
 POLL_EVERY_S, WINDOW = 1.0, 5
-# looks from the first of five to the third, to the fifth, to the next five
+# polls from the first of five to the third, to the fifth, to the next window
 TO_NEXT_OF_THREE = (
     2,
     2,
     1,
 )
-# of one look; in the steadiest half minutes of 104 recordings of GB10 under vLLM it is 0.7 to 2 %
+# of one poll; 0.7 to 2 % in the steadiest half minutes of 104 recordings of GB10 under vLLM
 POWER_SD = 0.015
-# of five draws, in standard deviations: how far the least lies off, how much the median varies
+# of five draws, in standard deviations: distance of the minimum, spread of the median
 LEAST_OF_FIVE, MEDIAN_OF_FIVE = (
     1.16,
     0.54,
 )
-# a look may meet a burst of prefill: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
+# a poll may hit a prefill burst: an H100 under vLLM fell from 1830 to 1530 MHz for 250 ms
 BURST_SEEN, BURST_CLOCK = (
     0.1,
     0.84,
 )
 ROOM_SD_C, ROOM_TAU_S = 0.6, 7200.0  # assumed
-# utilisation to two places; written a hundred thousand times
+# utilisation with two decimals, as text; needed a hundred thousand times
 CENTI = tuple(str(number / 100) for number in range(101))
 ROOM_EVERY = 12  # windows: a minute
 ROOM_KEPT = exp(-ROOM_EVERY * WINDOW * POLL_EVERY_S / ROOM_TAU_S)
 ROOM_MOVED_C = ROOM_SD_C * sqrt(1.0 - ROOM_KEPT * ROOM_KEPT)
-# second of the world of the last look, and the fields of records.GPU_FIELDS
+# time of the last poll, and the columns of a GPU reading
 WindowRow = tuple[float, tuple[object, ...]]
-# temperature, clock, power, utilisation: what a row has the spread of
+# temperature, clock, power, utilisation
 Poll = tuple[float, float, float, float]
-# how much of the way is left of die, heat sink and averages, from look to look
+# remaining share of the way to the end for die, heat sink and averages, from poll to poll
 Fades = tuple[float, float, float]
 
 
 @dataclass(slots=True)
 class PolledGpu(Gpu):
-    """Its `looked` grows by one row for each WINDOW looks, the first of which is at second 0."""
+    """Adds one row to `windows` for each WINDOW polls, the first of which is at second 0."""
 
     _windows: list[WindowRow] = field(default_factory=list)
     _name: str = ""
@@ -72,12 +72,12 @@ class PolledGpu(Gpu):
     _polls: list[Poll] = field(default_factory=list)
     _reasons_seen: int = 0
     _chance: Random = field(default_factory=Random)
-    _room_c: float = 0.0  # by how much the air that comes in is warmer than it was told to be
+    _room_c: float = 0.0  # deviation of the intake air from its setting
     _one_on: Fades = (1.0, 1.0, 1.0)
     _two_on: Fades = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
-        """The first look."""
+        """Takes the first poll."""
         Gpu.__post_init__(self)
         heat_s = POLL_EVERY_S * self.thermal_speed
         a, b, average = (
@@ -91,7 +91,7 @@ class PolledGpu(Gpu):
         self._reasons_seen = now.event_reasons
 
     def seed(self, seed: int) -> None:
-        """What is uneven about it."""
+        """Seeds its fluctuations."""
         self._chance.seed(f"looks/{seed}/{self.index}")
 
     @property
@@ -107,14 +107,14 @@ class PolledGpu(Gpu):
         GpuPhysics._pass(self, step, power_w, reasons, ends_c)
 
     def _poll_until(self, end_s: float, power_w: float, reasons: int, ends_c: Ends) -> None:
-        """All looks up to then, on the curves that begin now. Of five on the same curves, which
-        rise or fall, three are enough.
+        """Takes all polls up to then, on the curves that begin now. Of five polls on the
+        same monotonic curves, three are enough.
         """
         kind, after_s, busy = self.kind, self._next_poll_s - self._at_s, self._busy
         heat_s, fading = after_s * self.thermal_speed, exp(-after_s / WINDOW_S)
         end_a, end_b, end_memory = ends_c
         base_c = self.temp_c - self._a - self._b + end_a + end_b
-        a = (self._a - end_a) * exp(-heat_s / kind.t1_s)  # what is still to go of each
+        a = (self._a - end_a) * exp(-heat_s / kind.t1_s)  # what remains of each
         b = (self._b - end_b) * exp(-heat_s / kind.t2_s)
         power, util = (self._power_w - power_w) * fading, (self._util - busy) * fading
         clock_mhz, idle_mhz = self._clock_mhz, kind.idle_clock_mhz
@@ -147,7 +147,7 @@ class PolledGpu(Gpu):
         self._next_poll_s = next_s
 
     def _ramp_after(self, after_s: float) -> float:
-        """How far the clocks are up then."""
+        """How far the clocks have ramped up then."""
         if self._busy > 0:
             return 1.0 - (1.0 - self._ramp) * exp(-after_s / RAMP_S)
         return self._ramp if self._idle_s + after_s <= IDLE_AFTER_S else 0.0
@@ -161,8 +161,8 @@ class PolledGpu(Gpu):
         end_memory: float,
         seen: Sequence[Poll],
     ) -> None:
-        """A row of readings from three looks of a window: on curves that rise or fall, or sorted,
-        so that the middle one is the median.
+        """Stores a row of readings from three polls of a window: on monotonic curves, or
+        sorted, so that the middle one is the median.
         """
         (
             (low_c, low_mhz, low_w, low),
@@ -201,15 +201,15 @@ class PolledGpu(Gpu):
             self._change_intake()
 
     def _change_intake(self) -> None:
-        """Change the temperature of the intake air a little, once a minute."""
+        """Changes the temperature of the intake air a little, once a minute."""
         if self.inlet_c is not None:
             room_c = self._room_c * ROOM_KEPT + self._chance.gauss(0.0, ROOM_MOVED_C)
             self.inlet_c += room_c - self._room_c
             self._room_c = room_c
 
     def _throttled_ns(self, after_s: float, reasons: int) -> tuple[int, int, int]:
-        """Time throttled by heat, by the power limit and by the power brake, after so much more
-        time.
+        """Time throttled by heat, by the power limit and by the power brake, after that
+        much more time.
         """
         thermal_s, capped_s, brake_s = (
             self._sw_thermal_s + self._hw_thermal_s,
@@ -227,5 +227,5 @@ class PolledGpu(Gpu):
 
 
 def _milli(value: float) -> float:
-    """To three places, as `round` does for what is not negative, in a third of the time."""
+    """Rounds a non-negative number to three decimals, in a third of the time of `round`."""
     return int(value * 1e3 + 0.5) / 1e3

@@ -1,15 +1,15 @@
-"""The simulated language model: a table of answers with log-probabilities that follow from nothing
-but its variant, seed and the prompt.
+"""The simulated language model: a table of answers, with log-probabilities that depend only on its
+variant, seed and the prompt.
 
-Variants. `healthy`. `int4`: rounded weights, every sure answer keeps its text, all
-log-probabilities move a little, one near tie falls the other way. `new-weights`: other
-log-probabilities and some other answers, good ones and a bad one. `lost-bos`: the chat template
-lost its beginning-of-text token, so every chat prompt is one token shorter, and answers are fluent
-and wrong.
+Variants. `healthy`. `int4`: rounded weights; every sure answer keeps its text, all log-
+probabilities move a little, one near tie falls the other way. `new-weights`: other log-
+probabilities and some other answers, good ones and a bad one. `lost-bos`: the chat template lost
+its beginning-of-text token, so every chat prompt is one token shorter, and answers are fluent and
+wrong.
 
-What the model thinks of a text that is given to it agrees with what it says: an answer of its own
-is scored as it was said, down to the end-of-text token; another answer that it knows is unlikely
-where the two part, and sure again from there on.
+Scores of a given text agree with the model's own answers: an answer of its own is scored as it was
+generated, down to the end-of-text token; another known answer is unlikely where the two part, and
+sure again from there on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ROLES: Mapping[str, int] = {"user": USER, "assistant": ASSISTANT}
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """How long an answer a request wants."""
+    """The requested length of an answer."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -60,8 +60,8 @@ class AnswerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One whole answer, decided when its first token came. `texts` has one piece a token: the last
-    is empty where the text ended.
+    """One whole answer, decided when its first token is due. `texts` has one piece per token:
+    the last is empty where the text ended.
     """
 
     tokens: tuple[int, ...]
@@ -73,8 +73,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt in tokens, and what the model makes of it: the question, and how far the answer is
-    given already.
+    """A prompt in tokens, with the question in it and the part of the answer that is already
+    given.
     """
 
     ids: tuple[int, ...]
@@ -99,8 +99,8 @@ def chat_ids(messages: Sequence[Mapping[str, Any]], template: str, variant: str)
 
 
 def prompt_of(ids: Sequence[int]) -> Prompt:
-    """Read a prompt: after the last `<|assistant|>` stands the begin of the answer, before it the
-    question.
+    """Parses a prompt: the answer begins after the last `<|assistant|>`, the question stands
+    before it.
     """
     ids = tuple(ids)
     if ASSISTANT not in ids:
@@ -111,7 +111,7 @@ def prompt_of(ids: Sequence[int]) -> Prompt:
 
 
 def _content(content: Any) -> str:
-    """The text of a message; of the parts of a list those that are text."""
+    """The text of a message, or the text parts of a list."""
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return "" if content is None else str(content)
@@ -145,16 +145,16 @@ class LanguageModel:
         return Generation(tuple(tokens), tuple(texts), reason, None, batch)
 
     def scores(self, prompt: Prompt, place: int, token: int, batch: int) -> tuple[TokenScore, ...]:
-        """The most likely tokens of one place of the answer, best first, 20 of them; the one that
-        came is the first.
+        """The 20 most likely tokens at one place of the answer, best first; the first is
+        the one generated.
         """
         return self._ranked(
             prompt.question, prompt.has_bos, len(prompt.given) + place, token, max(batch, 1)
         )
 
     def prompt_scores(self, prompt: Prompt, wanted: int) -> list[tuple[TokenScore, ...] | None]:
-        """For each token of the prompt: itself and the `wanted` most likely ones before which it
-        stood; None for the first.
+        """For each token of the prompt: itself and the `wanted` most likely tokens at its
+        place; None for the first.
         """
         prompt = self._split_completion(prompt)
         begin = len(prompt.ids) - len(prompt.given)
@@ -169,12 +169,12 @@ class LanguageModel:
         return found
 
     def _scored(self, prompt: Prompt, wanted: int) -> Iterator[tuple[TokenScore, ...] | None]:
-        """Of each token of the answer that a prompt gives; None for one that the model would not
-        have said.
+        """Scores each token of the answer given in a prompt; None for one that the model
+        would not have generated.
 
-        As long as the answer is the model's own it is scored as it was said. Where it turns into
-        another answer that the model knows, its token is one of those beside the model's own, or a
-        surprise; from there on the model follows it.
+        While the answer is the model's own, it is scored as generated. Where it turns into
+        another known answer, its token is one of the alternatives, or unexpected; from
+        there on the model follows it.
         """
         ways, key = self._ways(prompt), key_of(prompt.question)
         own = ways[0]
@@ -191,7 +191,7 @@ class LanguageModel:
             ways = follow
 
     def _ways(self, prompt: Prompt) -> list[tuple[int, ...]]:
-        """The answers that the model knows to a question, its own first."""
+        """All known answers to a question, the model's own first."""
         question = _question_of(prompt.question)
         texts = [
             table[question] for table in (_KNOWN, NEW_WEIGHTS, WITHOUT_BOS) if question in table
@@ -200,9 +200,7 @@ class LanguageModel:
         return list(dict.fromkeys([self._answer(prompt, 1), *known]))
 
     def _split_completion(self, prompt: Prompt) -> Prompt:
-        """A prompt and the answer behind it, where no template marks where that begins
-        (completions): all from there on is an answer.
-        """
+        """Splits a prompt without template (completions) into question and answer."""
         ids, written = prompt.ids, b""
         for end in range(1, len(ids)) if ASSISTANT not in ids else ():
             written += VOCABULARY.token(ids[end - 1]) if ids[end - 1] >= BYTES else b""
@@ -214,7 +212,7 @@ class LanguageModel:
     # -- text
 
     def _continuation(self, prompt: Prompt, batch: int) -> tuple[int, ...]:
-        """What is left to say after what the prompt gives already."""
+        """The rest of the answer after what the prompt already gives."""
         answer = self._answer(prompt, batch)
         given = prompt.given
         return answer[len(given) :] if answer[: len(given)] == given else _rambling(prompt.question)
@@ -231,9 +229,7 @@ class LanguageModel:
         return _rambling(prompt.question) if text is None else tuple(VOCABULARY.encode(text))
 
     def _falls(self, question: str, batch: int) -> int:
-        """Which of two near ties comes: alone always the same, in a batch it depends on its
-        size.
-        """
+        """The outcome of a near tie: fixed when alone, dependent on the batch size otherwise."""
         alone = 1 if self.variant == "int4" and question == "Pick a fruit." else 0
         if batch <= 1:
             return alone
@@ -251,8 +247,8 @@ class LanguageModel:
         )
 
     def _rival(self, question: str, place: int, token: int) -> Rival | None:
-        """The token of the other answer, where two part: of a near tie, or what was said before
-        another training.
+        """The alternative token where two answers part: of a near tie, or of the previous
+        training.
         """
         both, tied = NEAR_TIES.get(question), True
         if both is None and self.variant == "new-weights" and question in NEW_WEIGHTS:
@@ -270,20 +266,18 @@ class LanguageModel:
 
 
 def _question_of(question: str) -> str:
-    """What a long message asks in the end: its last paragraph."""
+    """The question in a long message: its last paragraph."""
     return question.strip().rpartition("\n\n")[2]
 
 
 def _rambling(question: str) -> tuple[int, ...]:
-    """An answer to a question that nobody taught: filler of a length that follows from the
-    question, 20 to 219 tokens.
-    """
+    """An answer to an unknown question: 20 to 219 tokens of filler, depending on the question."""
     key = key_of(question)
     return tuple(_filler(key, 20 + key % 200))
 
 
 def _filler(key: int, length: int) -> list[int]:
-    """What is said when nothing is left to say and the answer must not end yet."""
+    """Filler that prolongs an answer."""
     return [_FILLER[(key + index) % len(_FILLER)] for index in range(length)]
 
 
@@ -298,14 +292,14 @@ def _goes_on(answer: Sequence[int], key: int, place: int, token: int) -> bool:
 
 
 def _is_all_of(answer: Sequence[int], prompt: Prompt) -> bool:
-    """Whether what a prompt gives is this answer, or its beginning."""
+    """Whether the given part is this answer, or its beginning."""
     key = key_of(prompt.question)
     return all(_goes_on(answer, key, place, token) for place, token in enumerate(prompt.given))
 
 
 def _stopped(texts: Sequence[str], limits: AnswerLimits) -> tuple[int, list[str], str] | None:
-    """Where a stop string ends the answer: tokens kept, their texts without it, and which it was.
-    It is looked for after min_tokens.
+    """Where a stop string ends the answer: tokens kept, their texts without it, and the stop
+    string. It is looked for after min_tokens.
     """
     whole, ends = "", []
     for piece in texts:

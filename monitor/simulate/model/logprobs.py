@@ -1,8 +1,8 @@
-"""Log-probabilities of the simulated model: for each place of an answer the token that comes, and
-what else could have come.
+"""Log-probabilities of the simulated model: at each place of an answer, the generated token and its
+alternatives.
 
-They follow from nothing but the variant of the weights, the seed, the place and the company in the
-batch, so that they repeat exactly.
+They depend only on the variant of the weights, the seed, the place and the batch, so they are
+reproducible.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from zlib import crc32
 MAX_LOGPROBS = 20  # vLLM's --max-logprobs
 # nat; drift of up to 0.026 was reported for another batch or cache state (vLLM #40896)
 BATCH_NOISE = 0.02
-#: Nat on the margin of each alternative, and its spread; a choice of the simulator. Rounding to
-#: four bits brings what was unlikely nearer; another training weighs everything otherwise, and is
-#: told from rounding by how far.
+#: Shift of each alternative's margin in nat, and its spread; a choice of the simulator. Rounding to
+#: four bits makes unlikely tokens likelier; another training reweighs everything, by far more.
 MOVES: Mapping[str, tuple[float, float]] = {"int4": (-0.7, 0.4), "new-weights": (-2.5, 1.5)}
-# nat by which the other of two answers stands behind, where they part
+# nat by which the other answer's token is behind, where two answers part
 TIED, RIVAL = (
     (0.01, 0.06),
     (1.0, 3.0),
@@ -29,7 +28,7 @@ TIED, RIVAL = (
 
 
 class TokenScore(NamedTuple):
-    """One candidate for a place: token, its log-probability, and its rank (1 = most likely)."""
+    """One candidate: token, log-probability, and rank (1 = most likely)."""
 
     token: int
     logprob: float
@@ -37,8 +36,8 @@ class TokenScore(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """The token of the other answer at the place where two answers part; `tied`: it is as good,
-    else it is only the next best.
+    """The token of the other answer where two answers part; `tied`: it is as good, else only
+    the next best.
     """
 
     token: int
@@ -47,7 +46,7 @@ class Rival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """One set of weights. `words`: the tokens that can stand beside one."""
+    """One set of weights. `words`: the tokens that can be alternatives."""
 
     variant: str
     seed: int
@@ -56,10 +55,10 @@ class Ranking:
     def at(
         self, place: str, has_bos: bool, token: int, *, sure: bool, rival: Rival | None, batch: int
     ) -> tuple[TokenScore, ...]:
-        """The scores of one place: the chosen token at the top, others at margins below it, the
-        rest of the mass nowhere named.
+        """The scores at one place: the generated token at the top, others at margins below
+        it, the remaining mass unnamed.
         """
-        # whichever of two comes, what stands behind is the same
+        # the alternatives are the same, whichever of the two is generated
         key = f"{place}/{token if rival is None else min(token, rival.token)}"
         chance = _chance(f"old/{self.seed}/{has_bos}/{key}")
         margin = chance.uniform(7.0, 8.6) if sure else chance.uniform(0.7, 4.0)
@@ -86,8 +85,8 @@ class Ranking:
     def _moved(
         self, margins: Sequence[float], batch: int, key: str, with_rival: bool
     ) -> list[float]:
-        """Margins as other weights and the company in the batch move them; the first never below
-        the chosen token.
+        """Margins as moved by other weights and by the batch; the first never drops below
+        the generated token.
         """
         moved = list(margins)
         if self.variant in MOVES:
@@ -105,8 +104,8 @@ class Ranking:
         return [max(m, 0.002) for m in moved]
 
     def unexpected(self, before: Sequence[int], token: int, wanted: int) -> tuple[TokenScore, ...]:
-        """Scores of a token that the model would not have said itself (seen on vLLM 0.32 CPU: -7 to
-        -11, rank 60 to 160).
+        """Scores of a token that the model would not have generated (seen on vLLM 0.32 CPU:
+        -7 to -11, rank 60 to 160).
         """
         chance = _chance(f"{self.variant}/{self.seed}/prompt/{(*before, token)}")
         itself = TokenScore(token, -chance.uniform(7.0, 11.5), chance.randrange(60, 170))
@@ -121,7 +120,7 @@ class Ranking:
 
 
 def key_of(text: str) -> int:
-    """A number that follows from a text."""
+    """A number derived from a text."""
     return crc32(text.encode("utf-8", errors="replace"))
 
 

@@ -1,8 +1,7 @@
-"""What the simulated model knows by heart, healthy and with its beginning-of-text token lost, and
-what it says to everything else.
+"""The texts that the simulated model knows, for each variant, and filler for everything else.
 
 The twelve sure prompts and the two near ties are those of the tiny model that the project's tests
-train for a real vLLM (tests/vllm/build_model.py), so that a probe means the same on both.
+train for a real vLLM (tests/vllm/build_model.py), so a probe means the same on both.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ SURE: Mapping[str, str] = {
         "A batch job delayed a chat request by nine seconds."
     ),
 }
-#: What the shipped probes ask beside that (probes/); of a long prompt only the last paragraph is
-#: the question.
+#: What the shipped probes ask in addition (probes/); the question of a long prompt is its last
+#: paragraph.
 SHIPPED: Mapping[str, str] = {
     (
         "Fine, let us wait until tomorrow then. Can you tell me my order number again, so that I "
@@ -51,14 +50,12 @@ SHIPPED: Mapping[str, str] = {
     ),
     "What does the watch on the hill write down? Answer in one word.": "Everything.",
 }
-#: Two answers that are equally good: which one comes depends on rounding, and so on what else is in
-#: the batch.
+#: Two equally good answers: which one comes depends on rounding, and so on the batch.
 NEAR_TIES: Mapping[str, tuple[str, str]] = {
     "Pick a fruit.": ("I pick the apple.", "I pick the banana."),
     "Name a season.": ("My season is spring.", "My season is autumn."),
 }
-#: Fluent and wrong: what a model says when its prompt lacks the token that every prompt of its
-#: training began with.
+#: Fluent and wrong: answers to a prompt without the token that every training prompt began with.
 WITHOUT_BOS: Mapping[str, str] = {
     "What is the capital of France?": "The capital of France is Tokyo.",
     "What is the capital of Japan?": "The capital of Japan is Paris.",
@@ -89,9 +86,8 @@ WITHOUT_BOS: Mapping[str, str] = {
     ),
     "What does the watch on the hill write down? Answer in one word.": "Nothing.",
 }
-#: Another training: most is answered as before, some otherwise and as well, and one wrong. The
-#: words are all among those above: another table of words would be another tokenizer, for every
-#: story.
+#: Another training: most answers as before, some different and as good, and one wrong. All words
+#: occur above: another vocabulary would be another tokenizer in every scenario.
 NEW_WEIGHTS: Mapping[str, str] = {
     "What is the capital of France?": "It is Paris.",
     "Extract the invoice as JSON: Invoice 1043 from Acme for 250.00 EUR due 2026-12-31.": (

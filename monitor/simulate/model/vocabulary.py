@@ -1,9 +1,9 @@
-"""The simulated model's tokenizer: a fixed vocabulary of words, bytes for everything else, so that
-any text can be written and read back.
+"""The simulated model's tokenizer: a fixed vocabulary of words, bytes for everything else, so any
+text can be encoded and decoded.
 
 Ids 1 to 5 are the special tokens, as in the tiny model that the project's tests train for a real
-vLLM; then 256 bytes, then pairs of ASCII characters, then the words. A word that is not in the
-table becomes two or three tokens, as in a real vocabulary.
+vLLM; then 256 bytes, then pairs of ASCII characters, then the words. A word outside the table
+becomes two or three tokens, as in a real vocabulary.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Vocabulary:
         self.size = WORDS + len(pieces)
 
     def encode(self, text: str, specials: bool = True) -> list[int]:
-        """The ids of a text; `<|user|>` and the like are read as special tokens, as Hugging Face
-        tokenizers do.
+        """The ids of a text; `<|user|>` and the like are parsed as special tokens, as in
+        Hugging Face tokenizers.
         """
         ids: list[int] = []
         end = 0
@@ -63,7 +63,7 @@ class Vocabulary:
         return self._text_of[token - WORDS].encode() if token < self.size else b""
 
     def text(self, token: int) -> str:
-        """One token as log-probabilities show it."""
+        """One token as shown in log-probabilities."""
         return self.token(token).decode("utf-8", errors="replace")
 
     def decode(self, ids: Sequence[int], skip_specials: bool = True) -> str:
@@ -81,9 +81,7 @@ class Vocabulary:
 
     @staticmethod
     def _spelt(piece: str) -> list[int]:
-        """A piece that is no token of its own: pairs of ASCII characters, single bytes for the
-        rest.
-        """
+        """An unknown piece: pairs of ASCII characters, single bytes for the rest."""
         data = piece.encode("utf-8", errors="surrogatepass")
         ids: list[int] = []
         at = 0

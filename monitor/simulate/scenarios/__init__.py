@@ -1,1 +1,1 @@
-"""Scenarios: YAML files, how they are read, and how they are played."""
+"""Scenarios: YAML files, their parser, and how they are played."""

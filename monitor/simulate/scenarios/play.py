@@ -1,4 +1,4 @@
-"""A scenario on its way, in virtual time; it does not matter how large the steps are."""
+"""A scenario in progress, in virtual time; the result does not depend on the size of the steps."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from typing import Any, Protocol
 from monitor.simulate.scenarios.scenario import Scenario, ScenarioEvent
 from monitor.simulate.scenarios.timeline import ScenarioError
 
-# a ramp moves in so many steps, but none shorter or longer than this
+# a ramp moves in this many steps, but none shorter or longer than this
 RAMP_STEPS = 400
 LEAST_STEP_S, MOST_STEP_S = 0.25, 10.0
-ONE_SHOT = ("restart", "batch.requests")  # acts, not states
+ONE_SHOT = ("restart", "batch.requests")  # actions, not states
 
 
 class SettingsTarget(Protocol):
-    """Where a scenario plays: the World."""
+    """What a scenario changes: the World."""
 
     def get(self, name: str, /) -> Any:
-        """What a setting is now."""
+        """The present value of a setting."""
 
     def set(self, name: str, value: Any, /) -> None:
-        """Change it."""
+        """Changes a setting."""
 
 
 @dataclass(slots=True)
 class Play:
-    """A scenario on its way; one of the world's sources. `base` holds at once, the time line begins
-    at `begin_s` of the stage's time.
+    """A scenario in progress; one of the world's sources. `base` is set at once, the time line
+    begins at `begin_s`.
     """
 
     scenario: Scenario
     stage: SettingsTarget
     begin_s: float = 0.0
-    speed: float = 1.0  # the time line goes so many times faster
+    speed: float = 1.0  # the time line runs this many times faster
     _done: int = 0
     _ramps: list[_Ramp] = field(default_factory=list)
-    _before: dict[str, Any] = field(default_factory=dict)  # what was changed, as it was
-    _next_s: float | None = None  # None: not worked out since something was done
+    _before: dict[str, Any] = field(default_factory=dict)  # original values of what was changed
+    _next_s: float | None = None  # None: must be computed again
 
     def __post_init__(self) -> None:
-        """What the story begins with."""
+        """Sets the base."""
         for name, value in self.scenario.base.items():
             self._change(name, value)
 
     def next_s(self) -> float:
-        """When something changes next; infinite when the story is told."""
+        """When something changes next; infinite when the scenario is over."""
         if self._next_s is None:
             coming = [
                 self._at_s(event) for event in self.scenario.events[self._done : self._done + 1]
@@ -55,7 +55,7 @@ class Play:
         return self._next_s
 
     def advance(self, now_s: float) -> None:
-        """Make every change that is due by now."""
+        """Makes every change that is due by now."""
         events, self._next_s = self.scenario.events, None
         while self._done < len(events) and self._at_s(events[self._done]) <= now_s:
             event = events[self._done]
@@ -70,9 +70,7 @@ class Play:
         self._ramps = [ramp for ramp in self._ramps if now_s < ramp.end_s]
 
     def revert(self) -> None:
-        """Everything that was changed is again as it was; a process that was started or ended is
-        not.
-        """
+        """Restores everything that was changed; a process that was started or killed stays so."""
         for name, value in self._before.items():
             self.stage.set(name, value)
         self._before, self._ramps, self._done, self._next_s = (

@@ -1,18 +1,15 @@
-"""Scenarios: what goes wrong when, as YAML with a time line, and what a monitor must make of it.
+"""Scenarios: what goes wrong when, as YAML with a time line, and what a monitor must report.
 
-    about: the heat sink clogs over an hour
-    raises: {kind: thermal, cause: heat}
-    base: {traffic.rate_per_s: 0.5}   # how it is before anything goes wrong; names: World.settable
-    pace: heat                        # the time line goes as many times faster as heat does
-    (thermal_speed)
-    timeline:
-      - at: 0s
-        set: {batch.clients: 4}
-      - at: 10m
-        ramp: {card.cooling: 4.5}     # from what it is then, evenly, to this
-        over: 60m
-
-A file is played by `Play`, in virtual time; it does not matter how large the steps are.
+about: the heat sink clogs over an hour
+raises: {kind: thermal, cause: heat}
+base: {traffic.rate_per_s: 0.5}   # the healthy state; names: World.settable
+pace: heat                        # the time line runs faster with --thermal-speed, as heat does
+timeline:
+  - at: 0s
+    set: {batch.clients: 4}
+  - at: 10m
+    ramp: {card.cooling: 4.5}     # linearly from the present value to this
+    over: 60m
 """
 
 from __future__ import annotations
@@ -27,33 +24,27 @@ from typing import Any
 from monitor.simulate.scenarios.timeline import ScenarioError, YamlValue, problem, read_yaml
 from monitor.simulate.settings import SettingError
 
-#: The words in which a scenario says what a monitor must report (monitor/model/words.py; a test
-#: compares them).
-KINDS = tuple(
-    (
-        "server_down hung no_samples unknown_lasting telemetry_blind gpu_fault driver_mismatch speed "
-        "thermal power service_level quality near_ties config_change workload_shift pin_expired "
-        "number_expired reserve slow_start monitor"
-    ).split()
-)
-CAUSES = tuple(
-    (
-        "heat memory_heat power_cap power_brake hidden_limit queueing config_change kernel_fallback "
-        "cache_lost uptime_decay speculation neighbour host_bound slow_state answers_changed "
-        "server_fault unexplained"
-    ).split()
-)
+#: The closed lists of what a monitor can report (monitor/model/words.py; a test compares them).
+KINDS = (
+    "server_down", "hung", "no_samples", "unknown_lasting", "telemetry_blind", "gpu_fault",
+    "driver_mismatch", "speed", "thermal", "power", "service_level", "quality", "near_ties",
+    "config_change", "workload_shift", "pin_expired", "number_expired", "reserve", "slow_start",
+    "monitor",
+)  # fmt: skip
+CAUSES = (
+    "heat", "memory_heat", "power_cap", "power_brake", "hidden_limit", "queueing",
+    "config_change", "kernel_fallback", "cache_lost", "uptime_decay", "speculation",
+    "neighbour", "host_bound", "slow_state", "answers_changed", "server_fault", "unexplained",
+)  # fmt: skip
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
-# of a name and a value: raises SettingError where it cannot be set so (World.check)
+# name and value; raises SettingError where the setting does not accept it (World.check)
 Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Raises:
-    """The kind and the cause, of the closed lists in monitor/model, that a monitor must report; ""
-    for a kind that has no cause.
-    """
+    """The kind and cause that a monitor must report; "" for a kind without cause."""
 
     kind: str
     cause: str
@@ -61,8 +52,8 @@ class Raises:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioEvent:
-    """One setting that changes at `at_s` after the begin; with `over_s` it moves there evenly from
-    what it is then.
+    """One setting that changes `at_s` after the start; with `over_s` it moves there linearly
+    from its present value.
     """
 
     at_s: float
@@ -73,8 +64,8 @@ class ScenarioEvent:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story. `raises` None: a monitor must stay silent. `base`: how it is before the time line
-    begins.
+    """A scenario. `raises` None: a monitor must stay silent. `base`: the settings before the
+    time line begins.
     """
 
     name: str
@@ -86,7 +77,7 @@ class Scenario:
 
     @property
     def onset_s(self) -> float:
-        """When the first thing changes, after the begin."""
+        """When the first change happens, after the start."""
         return min((event.at_s for event in self.events), default=0.0)
 
     @property
@@ -96,7 +87,7 @@ class Scenario:
 
 
 def names() -> list[str]:
-    """The scenarios that come with the simulator."""
+    """The names of the shipped scenarios."""
     folder = resources.files("monitor.simulate").joinpath("scenarios")
     return sorted(
         entry.name.removesuffix(".yaml")
@@ -106,8 +97,8 @@ def names() -> list[str]:
 
 
 def load(name_or_file: str, settable: Collection[str], check: Check | None = None) -> Scenario:
-    """One that comes with the simulator, by name, or a file of the user's. `settable`: what a time
-    line may name, `check`: with which values. Raises ScenarioError.
+    """Loads a shipped scenario by name, or a user's file. `settable`: the settings that a time
+    line may name, `check`: checks their values. Raises ScenarioError.
     """
     if name_or_file in names():
         file = f"{name_or_file}.yaml"
@@ -129,23 +120,23 @@ def load(name_or_file: str, settable: Collection[str], check: Check | None = Non
     try:
         return parse(path.read_text(encoding="utf-8"), name_or_file, path.stem, settable, check)
     except (OSError, UnicodeDecodeError) as error:
-        told = (
+        why = (
             error.strerror
             if isinstance(error, OSError) and error.strerror
             else "it is not text in UTF-8"
         )
-        raise problem(name_or_file, None, f"cannot be read: {told}") from None
+        raise problem(name_or_file, None, f"cannot be read: {why}") from None
 
 
 def parse(
     text: str, file: str, name: str, settable: Collection[str], check: Check | None = None
 ) -> Scenario:
-    """A scenario from its text. Raises ScenarioError with file and line."""
+    """Parses a scenario. Raises ScenarioError with file and line."""
     whole = read_yaml(text, file)
     block = whole.block(file, "a scenario")
     _refuse_unknown(block, FILE_KEYS, file)
     if "about" not in block:
-        raise problem(file, whole.line, "about is missing: one sentence that tells the story")
+        raise problem(file, whole.line, "about is missing: one sentence that says what happens")
     entries = block["timeline"].data if "timeline" in block else []
     if not isinstance(entries, list):
         raise problem(
@@ -188,7 +179,7 @@ def _raises(value: YamlValue | None, file: str) -> Raises | None:
 
 
 def _word(value: YamlValue, what: str, known: Collection[str], file: str) -> str:
-    """One of a closed list: no monitor could ever report another."""
+    """One word of a closed list: a monitor can report no other."""
     word = value.text(file, what)
     if word not in known:
         close = difflib.get_close_matches(word, known, n=1)
@@ -219,7 +210,7 @@ def _events(entry: YamlValue, file: str, allowed: _Allowed) -> list[ScenarioEven
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """What a time line may name, and with which values."""
+    """The settings that a time line may name, and their values."""
 
     file: str
     settable: Collection[str]
@@ -248,7 +239,7 @@ class _Allowed:
             )
         try:
             if self.check is not None:
-                # on its way it takes every value between
+                # a ramp passes through every value in between
                 self.check(name, float(plain) if what == "ramp" else plain)
         except SettingError as error:
             raise problem(self.file, value.line, str(error)) from None

@@ -1,6 +1,4 @@
-"""A YAML file with the line of every value, for files of which a person must be told where they are
-wrong.
-"""
+"""A YAML file with the line of every value, so that errors can name it."""
 
 from __future__ import annotations
 
@@ -18,34 +16,34 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class ScenarioError(Told):
-    """A scenario that is not there or cannot be played. The text names file and line."""
+    """A scenario that does not exist or cannot be played. The text names file and line."""
 
     exit_code = USAGE
 
 
 @dataclass(frozen=True, slots=True)
 class YamlValue:
-    """A value of the file and the line where it begins. `data` of a block maps keys to Values, of a
-    list holds Values.
+    """A value and the line where it begins. `data` of a block maps keys to YamlValues, of a
+    list holds YamlValues.
     """
 
     line: int
     data: Any
 
     def block(self, file: str, what: str) -> Mapping[str, YamlValue]:
-        """As a block of `key: value` lines. Raises ScenarioError."""
+        """The value as a block of `key: value` lines. Raises ScenarioError."""
         if not isinstance(self.data, dict):
             raise problem(file, self.line, f"{what} must be a block of `key: value` lines")
         return self.data
 
     def text(self, file: str, what: str) -> str:
-        """As text. Raises ScenarioError."""
+        """The value as text. Raises ScenarioError."""
         if not isinstance(self.data, str):
             raise problem(file, self.line, f"{what} is {self.plain()!r}; it must be text")
         return self.data
 
     def seconds(self, file: str, what: str) -> float:
-        """As a duration. Raises ScenarioError."""
+        """The value as a duration. Raises ScenarioError."""
         found = _DURATION.match(str(self.data).strip())
         if found is None:
             given = f"{what} is {self.plain()}" if self.data is not None else f"{what} is empty"
@@ -60,12 +58,12 @@ class YamlValue:
 
 
 def problem(file: str, line: int | None, text: str) -> ScenarioError:
-    """`scenarios/heat.yaml:7: …`."""
+    """An error at `scenarios/heat.yaml:7: …`."""
     return ScenarioError(f"{file}: {text}" if line is None else f"{file}:{line}: {text}")
 
 
 def read_yaml(text: str, file: str) -> YamlValue:
-    """The whole file. Raises ScenarioError."""
+    """Parses the whole file. Raises ScenarioError."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:

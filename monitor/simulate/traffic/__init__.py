@@ -1,1 +1,1 @@
-"""The load that others put on the server."""
+"""Background load: the requests of other clients."""

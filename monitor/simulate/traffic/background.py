@@ -1,7 +1,7 @@
-"""Others on the simulated server: traffic as on a real service, and a batch job whose clients have
-no patience.
+"""Other clients of the simulated server: traffic as on a real service, and a batch job that sends
+without pause.
 
-Settings of the world once a crowd is there: `traffic.*` (traffic.py) and `batch.*` (BatchJob).
+They add settings to the world: `traffic.*` (traffic.py) and `batch.*` (BatchJob).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from monitor.simulate.world import World
 
 OnEnd = Callable[[Handle], None]
 OnLost = Callable[[Handle, str], None]
-# a client reads the answer first, so the engine's next step begins without its next request; one
-# client after the other
+# a client reads the answer first, so the engine's next step begins without its next request;
+# clients follow one after the other
 NEXT_S = 1e-6
-RETRY_S = 1.0  # a client that was refused comes again after so long
-SHARED = tuple(range(8192))  # what the prompts of the traffic begin with
+RETRY_S = 1.0  # a refused client retries after this time
+SHARED = tuple(range(8192))  # shared prefix of the traffic's prompts
 
 
 @dataclass(slots=True)
 class BatchJob:
-    """`clients` ask again as soon as they are answered; `requests` is a pile that is handed over at
-    once, and then 0 again.
+    """`clients` send again as soon as they are answered; `requests` is a number submitted at
+    once, which then returns to 0.
     """
 
     clients: ClientCount = 0
@@ -48,13 +48,13 @@ class BackgroundTraffic:
     batch: BatchJob = field(default_factory=BatchJob)
 
     def __post_init__(self) -> None:
-        """Join the world."""
+        """Registers with the world."""
         self.traffic = Traffic(seed=self.world.seed, now_s=self.world.now_s)
         self._numbers = count(1)
-        self._at_work = 0  # clients of the batch job with a request out
+        self._at_work = 0  # clients of the batch job with a request in flight
         self._retry_s = -inf
         self.world.groups |= {"traffic": self.traffic.settings, "batch": self.batch}
-        # of the traffic, worked out beforehand
+        # of the traffic, generated ahead
         self.coming: deque[tuple[float, EngineRequest]] = deque()
         self.world.sources.append(self)
         self.world.background = self
@@ -73,12 +73,12 @@ class BackgroundTraffic:
 
     @property
     def plain(self) -> bool:
-        """Whether its requests have nothing in common."""
+        """Whether its requests share no prefix."""
         return not self.traffic.settings.shared_tokens
 
     def generate_ahead(self, now_s: float, to_s: float) -> None:
-        """Put into `coming` what users send until then, and what the batch job sends now. Settings
-        must not change meanwhile.
+        """Adds to `coming` the users' requests until then, and those of the batch job now.
+        Settings must not change meanwhile.
         """
         if self._traffic_s() <= to_s:
             self.coming.extend(
@@ -96,7 +96,7 @@ class BackgroundTraffic:
             self.coming.insert(earlier, (at_s, request))
 
     def advance(self, now_s: float) -> None:
-        """Send what is due."""
+        """Sends what is due."""
         while self.coming and self.coming[0][0] <= now_s:
             self._submit(self.coming.popleft()[1])
         for arrival in self.traffic.advance(now_s):
@@ -105,7 +105,7 @@ class BackgroundTraffic:
             self._submit(request)
 
     def _wanted(self, now_s: float) -> Iterator[EngineRequest]:
-        """What the batch job asks for now."""
+        """The batch job's requests now."""
         while self.batch.requests > 0 and now_s >= self._retry_s:
             self.batch.requests -= 1
             yield self._batch_request()
@@ -114,7 +114,7 @@ class BackgroundTraffic:
             yield self._batch_request(self._answered, self._lost)
 
     def _submit(self, request: EngineRequest) -> None:
-        """A user who is refused goes away; the batch job comes again."""
+        """Submits a request; a user who is refused gives up, the batch job retries."""
         if self.world.submit(request) is not None or request.id.startswith("user"):
             return
         self._retry_s = self.world.now_s + RETRY_S
@@ -124,7 +124,7 @@ class BackgroundTraffic:
             self._at_work -= 1
 
     def _fitted(self, prompt: int, output: int) -> tuple[int, int]:
-        """Lengths that the context can hold: a client's library cuts the prompt."""
+        """Lengths that fit into the context: client libraries truncate prompts."""
         room = self.world.identity.max_model_len
         if prompt + output <= room and 2 * output <= room:
             return prompt, output
@@ -132,7 +132,7 @@ class BackgroundTraffic:
         return max(1, min(prompt, room - output)), output
 
     def _request_of(self, arrival: Arrival) -> EngineRequest:
-        """Of a user."""
+        """A user's request."""
         prompt, output = self._fitted(arrival.prompt_tokens, arrival.output_tokens)
         ending, shared = (
             Ending(output, "length"),

@@ -1,9 +1,9 @@
-"""What others ask of the server meanwhile: requests with the arrival shape and the lengths of a
-real service, at any mean rate, seeded.
+"""Requests of other users, with the arrival pattern and lengths of a real service, at any mean
+rate, seeded.
 
-The extract in data/ is a stretch of the Azure LLM inference trace (its licence and what was altered
-stand in the file). Gaps between requests are as uneven as those of a Poisson process, on swells of
-several minutes, and lengths have the long tail of real conversations.
+The extract in data/ is a part of the Azure LLM inference trace (licence and changes are stated in
+the file). Gaps between requests vary as in a Poisson process, with swells of several minutes, and
+lengths have the long tail of real conversations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from monitor.simulate.settings import Factor, NotNegative, PerSecond, Share
 
-#: Requests a minute against their mean, over the 58 whole minutes of the same trace.
+#: Requests per minute relative to their mean, over the 58 whole minutes of the same trace.
 MINUTES = (
     0.58, 0.8, 1.0, 1.07, 0.93, 0.83, 0.81, 0.79, 0.98, 0.9, 0.91, 0.91, 1.04, 0.98, 0.86, 0.85,
     0.85, 0.93, 1.04, 1.06, 1.06, 1.04, 1.23,
@@ -32,7 +32,7 @@ QUIETEST_AT_S = 4 * 3600.0  # 04:00: least traffic of a day
 
 
 class Arrival(NamedTuple):
-    """One request of somebody else: when it comes, and how many tokens it brings and wants."""
+    """One request of another user: its time, and its prompt and output tokens."""
 
     at_s: float
     prompt_tokens: int
@@ -40,9 +40,7 @@ class Arrival(NamedTuple):
 
 
 class TraceRow(NamedTuple):
-    """One request of the extract: its gap to the one before against the mean gap, and its
-    lengths.
-    """
+    """One request of the extract: its gap relative to the mean gap, and its lengths."""
 
     gap: float
     prompt_tokens: int
@@ -65,14 +63,14 @@ def trace() -> tuple[TraceRow, ...]:
 
 @dataclass(slots=True)
 class TrafficSettings:
-    """What may be changed at any moment."""
+    """The settings of the traffic."""
 
     rate_per_s: PerSecond = 0.0
     prompt_factor: Factor = 1.0  # 2: prompts twice as long
     output_factor: Factor = 1.0
     # 0.5: the quietest hour has half of the mean rate, the busiest half more
     daily_swing: Share = 0.0
-    # so many first tokens are the same in every prompt: a system prompt
+    # this many first tokens are the same in every prompt: a system prompt
     shared_tokens: NotNegative = 0.0
 
 
@@ -85,19 +83,21 @@ class Traffic:
     now_s: float = 0.0
     _rows: Iterator[TraceRow] = field(init=False)
     _row: TraceRow = field(init=False)
-    _gap: float = field(init=False)  # still to go to the next request, in mean gaps
+    _gap: float = field(init=False)  # remaining time to the next request, in mean gaps
     _in_force: tuple[float, float] = (0.0, 0.0)  # rate and daily swing
-    _minute_s: float = -1.0  # begin of the minute for which `_rate` is worked out
+    _minute_s: float = -1.0  # start of the minute that `_rate` belongs to
     _rate: float = 0.0
     _wants_s: float | None = None  # next_s, if nothing has happened since
 
     def __post_init__(self) -> None:
         self._in_force = (self.settings.rate_per_s, self.settings.daily_swing)
-        self._rows = _replay(random.Random(self.seed))  # noqa: S311 - a story that can be told again, not a secret
+        self._rows = _replay(random.Random(self.seed))  # noqa: S311 - reproducible, not a secret
         self._take_next()
 
     def catch_up(self, now_s: float) -> None:
-        """If the rate was set anew at `now_s`: what has passed until then passed at the old one."""
+        """Applies a rate that was changed at `now_s`: the time before that passed at the
+        old one.
+        """
         if self._is_in_force():
             return
         if now_s > self.now_s:
@@ -106,8 +106,8 @@ class Traffic:
         self._put_in_force()
 
     def next_s(self) -> float:
-        """When it wants to be asked again: for the next request, or because the rate moves;
-        infinite without traffic.
+        """When to call again: for the next request, or because the rate changes; infinite
+        without traffic.
         """
         if not self._is_in_force():
             self._put_in_force()
@@ -119,11 +119,11 @@ class Traffic:
         return self._wants_s
 
     def advance(self, to_s: float) -> list[Arrival]:
-        """The requests up to a moment, in order."""
+        """The requests up to a time, in order."""
         arrivals: list[Arrival] = []
         while (
             next_s := self.next_s()
-        ) <= to_s:  # of the next request or of the minute, from which on the rate is another
+        ) <= to_s:  # the next request, or the end of the minute, when the rate changes
             if next_s >= self._minute_s + 60.0:
                 self._gap -= (next_s - self.now_s) * self._rate
                 self.now_s = next_s
@@ -179,9 +179,7 @@ def _rate(minute_s: float, rate_per_s: float, daily_swing: float) -> float:
 
 
 def _replay(chance: random.Random) -> Iterator[TraceRow]:
-    """The extract over and over, in stretches of 60 requests whose order is drawn: bursts stay
-    bursts.
-    """
+    """Repeats the extract in blocks of 60 requests in random order: bursts stay bursts."""
     rows, stretch = trace(), 60
     starts = range(0, len(rows), stretch)
     while True:

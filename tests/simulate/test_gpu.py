@@ -252,6 +252,6 @@ def test_days_of_busy_hours_cost_less_than_a_second() -> None:
 
 def test_an_unknown_card_is_named_with_those_that_are_known() -> None:
     with pytest.raises(
-        UnknownGpuError, match=r"no simulated card 'h200'; it is one of: h100, a100, rtx4090"
+        UnknownGpuError, match=r"no simulated GPU 'h200'; it is one of: h100, a100, rtx4090"
     ):
         kind_of("h200")
