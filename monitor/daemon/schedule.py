@@ -16,10 +16,10 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from monitor.daemon.lanes import Lane
 from monitor.daemon.watch import TargetWatch
+from monitor.measure.rounds import READING_EVERY_S
 from monitor.model import Probe
 
 log = logging.getLogger(__name__)
-READING_EVERY_S = 15.0
 MAX_MISSED_COUNTED = (
     1_000_000  # a stop to the walk through a schedule after the clock was set wildly forward
 )

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
+from monitor.measure.rounds import GATHER_S, READING_EVERY_S, Rounds
 from monitor.model import Probe, ServerPage
 from monitor.replay.virtual.canary import VirtualWatch
 from monitor.simulate.fastforward.world import FastForwardWorld
 
-FIRST_S, GATHER_S = 0.5, 0.2
-READING_EVERY_S = 15.0
+FIRST_S = 0.5
 Task = Generator[float, None, None]  # yields the time until which it waits
 
 
@@ -72,19 +72,22 @@ class VirtualSchedule:
             self._begin(task, until_s)
 
     def _lane(self, probes: Sequence[Probe], every_s: dict[str, float], first_s: float) -> Task:
-        """Runs due probes in rounds. A late probe runs once."""
-        world, due = self.world, {probe.name: first_s for probe in probes}
-        for turn in count():
-            moment_s = min(due.values())
+        """Runs due probes in rounds. Runs that fall due while their probe's round lasts are
+        skipped.
+        """
+        world, due_s = self.world, {probe.name: first_s for probe in probes}
+        rounds = Rounds([probe.name for probe in probes])
+        while True:
+            moment_s = min(due_s.values())
             if moment_s > world.now_s:
                 yield moment_s
             yield max(moment_s, world.now_s) + GATHER_S
-            start = turn % len(probes)
-            for probe in [*probes[start:], *probes[:start]]:
-                if due[probe.name] <= world.now_s:
-                    late_s, interval_s = world.now_s - due[probe.name], every_s[probe.name]
-                    due[probe.name] += interval_s * (1 + late_s // interval_s)
-                    yield from self.watch.run_all(probe)
+            due = [probe for probe in probes if due_s[probe.name] <= world.now_s]
+            for probe in rounds.next(due):
+                yield from self.watch.run_all(probe)
+            for name in (probe.name for probe in due):
+                late_s, interval_s = world.now_s - due_s[name], every_s[name]
+                due_s[name] += interval_s * (1 + late_s // interval_s)
 
     def _readings(self) -> Task:
         while True:
