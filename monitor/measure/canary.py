@@ -209,27 +209,26 @@ def filled(
     cards: Mapping[str, Any],
 ) -> Sample:
     """The sample with every figure that the stream, the two pages and the cards give. Pure."""
+    return replace(sample, **figures_of(result, before, after), **cards)
+
+
+def figures_of(result: Stream, before: ServerPage, after: ServerPage | None) -> dict[str, Any]:
+    """The fields of a sample that follow from the stream and the two pages. Pure."""
     answer, marks = result.answer, result.marks
-    text = answer.text or answer.tool_arguments
-    figures: dict[str, Any] = {
+    return {
+        "outcome": result.outcome,
+        "connect_ms": marks.connect_ms,
+        "ttft_ms": marks.ttft_ms,
+        "ttft_visible_ms": marks.ttft_visible_ms,
+        "e2e_ms": marks.e2e_ms,
+        "decode_tok_s": decode_tok_s(answer) if result.outcome is Outcome.OK else None,
+        "observer_lag_ms": result.observer_lag_ms,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.tokens_received,
+        "cached_tokens": answer.cached_tokens,
+        "finish_reason": answer.finish_reason,
+        "output": answer.text or answer.tool_arguments or None,
         **itl_figures(answer.arrivals_ns),
         **server_timing(result.outcome, answer, before, after),
         **load_figures(result.outcome, answer, before, after),
-        **cards,
     }
-    return replace(
-        sample,
-        outcome=result.outcome,
-        connect_ms=marks.connect_ms,
-        ttft_ms=marks.ttft_ms,
-        ttft_visible_ms=marks.ttft_visible_ms,
-        e2e_ms=marks.e2e_ms,
-        decode_tok_s=decode_tok_s(answer) if result.outcome is Outcome.OK else None,
-        observer_lag_ms=result.observer_lag_ms,
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.tokens_received,
-        cached_tokens=answer.cached_tokens,
-        finish_reason=answer.finish_reason,
-        output=text or None,
-        **figures,
-    )

@@ -16,7 +16,7 @@ from typing import Any
 from monitor.judge.gate import again, pin_for, was_alone
 from monitor.judge.phase import Stillness, judge_phase
 from monitor.judge.starts import Start, judge_start
-from monitor.measure.canary import filled, limits_of
+from monitor.measure.canary import figures_of, limits_of
 from monitor.measure.cardfigures import sample_fields
 from monitor.measure.patience import Patience
 from monitor.model import GpuReading, Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
@@ -113,28 +113,33 @@ class VirtualWatch:
         before, server, now_s = self.read_page(), self._server, self.world.now_s
         if probe.context_share is not None:
             probe = self._fitted(probe)
-        digest = self.digests.now()
+        digest, started_at = self.digests.now(), utc(self.world.unix_s)
         pin, stale = pin_for(self.pins, probe, digest)
+        phase, idle_s = server.phase_of(probe, before, now_s), server.stillness.for_s(now_s)
+        figures: dict[str, Any] = {"outcome": Outcome.ASLEEP}
+        if not before.asleep:
+            self._in_flight.append(phase)
+            flight, noise, figures = yield from self._measured(probe, phase, before, salt)
+            self._in_flight.remove(phase)
+            if figures["outcome"] is Outcome.OK:
+                figures |= _judged(flight, pin, noise)
         sample = Sample(
             target=self.target,
             probe=probe.name,
             traffic_class=probe.traffic_class,
-            started_at=utc(self.world.unix_s),
-            phase=server.phase_of(probe, before, now_s),
-            outcome=Outcome.ASLEEP,
+            started_at=started_at,
+            phase=phase,
             fingerprint=digest,
             pin=None if pin is None else pin.id,
             stale=None if pin is None else stale,
             priority=probe.priority,
-            idle_before_s=server.stillness.for_s(now_s),
+            process_start=server.shown_start(),
+            idle_before_s=idle_s,
+            **figures,
         )
-        judged: dict[str, Any] = {}
-        if not before.asleep:
-            self._in_flight.append(sample.phase)
-            sample, flight, noise = yield from self._measured(probe, sample, before, salt)
-            self._in_flight.remove(sample.phase)
-            judged = _judged(sample, flight, pin, noise)
-        sample = replace(sample, process_start=server.shown_start(), **judged)
+        if sample.first_divergence is not None and not was_alone(sample):
+            # the daemon has the pinned answer scored only if nobody else is served
+            sample = replace(sample, logprob_shift=None)
         self.samples.append(sample)
         return sample
 
@@ -145,12 +150,12 @@ class VirtualWatch:
         return self._server.fitted[probe.name]
 
     def _measured(
-        self, probe: Probe, sample: Sample, before: ServerPage, salt: str
-    ) -> Generator[float, None, tuple[Sample, Flight, SampleNoise]]:
-        """The sample with all its figures."""
+        self, probe: Probe, phase: Phase, before: ServerPage, salt: str
+    ) -> Generator[float, None, tuple[Flight, SampleNoise, dict[str, Any]]]:
+        """Sends the probe and follows its answer; the figures of its sample."""
         world, server = self.world, self._server
         noise, begin_s, gpus_before = self.noise.next(world.now_s), world.now_s, self._read_gpus()
-        limits = limits_of(probe, sample.phase, Phase.COLD in self._in_flight)
+        limits = limits_of(probe, phase, Phase.COLD in self._in_flight)
         flight = Flight(Patience(limits, begin_s, before.engine_steps))
         outcome = self._sent(flight, probe, salt) or (yield from self._waited(flight))
         stream = flight.stream(outcome, world.now_s, world.identity, noise)
@@ -162,7 +167,7 @@ class VirtualWatch:
         server.measured(probe, outcome, world.now_s)
         if after is not None:
             server.note(after, world.now_s)
-        return filled(sample, stream, before, after, gpus), flight, noise
+        return flight, noise, figures_of(stream, before, after) | gpus
 
     def _read_gpus(self) -> dict[str, GpuReading]:
         """The GPUs now; the next canary of a round begins where the last one ended."""
@@ -226,16 +231,10 @@ class VirtualWatch:
             world.watched -= 1
 
 
-def _judged(sample: Sample, flight: Flight, pin: Pin | None, noise: SampleNoise) -> dict[str, Any]:
-    """The verdict on a finished answer. Where another answer than the pinned one came, the daemon
-    has the pinned one scored, if nobody else was served.
-    """
-    if sample.outcome is not Outcome.OK:
-        return {}
+def _judged(flight: Flight, pin: Pin | None, noise: SampleNoise) -> dict[str, Any]:
+    """The verdict on a finished answer, with the noise of its log-probabilities."""
     judged = flight.judged(pin)
     shift = judged.logprob_shift
-    if judged.first_divergence is not None and not was_alone(sample):
-        shift = None
     return {
         "verdict": judged.verdict,
         "first_divergence": judged.first_divergence,

@@ -58,8 +58,8 @@ class VirtualSchedule:
         heappush(self._heap, (at_s, next(self._numbers), task))
 
     def _wake_lanes(self) -> None:
-        """Wakes both lanes: only they have requests in flight. The other lane checks a little early,
-        which does no harm.
+        """Wakes both lanes: only they have requests in flight. The other lane checks a little
+        early, which does no harm.
         """
         waiting = [entry for entry in self._heap if any(entry[2] is lane for lane in self._lanes)]
         self._heap = sorted(entry for entry in self._heap if entry not in waiting)
