@@ -1,8 +1,8 @@
 """A history in which nothing happens must look to a detector like a real healthy server: uneven,
 and without drift.
 
-The sizes are those that were measured on idle servers at concurrency 1 (monitor/replay/virtual/noise.py
-says where) and those that the detectors of the project were designed for.
+The sizes are those that were measured on idle servers at concurrency 1
+(monitor/replay/virtual/noise.py), and those that the detectors of the project were designed for.
 """
 
 from __future__ import annotations

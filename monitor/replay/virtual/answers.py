@@ -1,5 +1,5 @@
-"""What the simulated server is asked and answers, read and judged by the daemon's own code; worked
-out once for each state of the server.
+"""Requests to the simulated server and its answers, read and judged by the daemon's own code;
+computed once for each state of the server.
 
 The pins are those that `vllm-canary pin` makes of a healthy idle server before the history begins:
 one for each probe that asks for log-probabilities.
@@ -36,14 +36,12 @@ from monitor.simulate.model.language_model import Generation, LanguageModel, Pro
 from monitor.simulate.world import World
 
 T = TypeVar("T")
-REPEATS, LIFE = 5, timedelta(days=30)  # as `pin` has them
+REPEATS, LIFE = 5, timedelta(days=30)  # the defaults of `pin`
 REASON = "what the healthy simulated server says, before this history begins"
 
 
 class ReadAnswer(NamedTuple):
-    """An answer of the model, and what the daemon reads in it: as a stream, and as the gate sees
-    it.
-    """
+    """An answer of the model, as the daemon's stream client and the quality gate read it."""
 
     generation: Generation
     answer: Answer
@@ -52,7 +50,7 @@ class ReadAnswer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ServedProbe:
-    """One probe to one state of the server: the request, its prompt, and the answers to it."""
+    """One probe as sent to one state of the server, and the answers to it."""
 
     probe: Probe
     request: CompletionRequest
@@ -69,8 +67,8 @@ class ServedProbe:
         return self._answers[batch]
 
     def judged(self, answer: ReadAnswer, pin: Pin | None) -> PinJudgement:
-        """The gate's verdict on a whole answer. Where another answer than the pinned one came, the
-        shift is that of the pinned one, scored.
+        """The gate's verdict on a whole answer. Where it differs from the pinned answer,
+        the shift is that of the pinned answer, scored.
         """
         key = (answer.generation.batch, None if pin is None else pin.id)
         if key not in self._judged:
@@ -81,7 +79,7 @@ class ServedProbe:
         return self._judged[key]
 
     def _read(self, generation: Generation) -> ReadAnswer:
-        """What the daemon reads of the answer in one chunk."""
+        """Reads the answer from a single chunk."""
         ask, length = self.request, len(generation.tokens)
         frame = ResponseFrame(
             "virtual", 0, "virtual", None, prompt_details=False, request_metrics=False
@@ -95,7 +93,7 @@ class ServedProbe:
         return ReadAnswer(generation, answer, observed(answer))
 
     def _scored_shift(self, pin: Pin) -> float | None:
-        """How far the pinned answer moved, scored as a part of the prompt."""
+        """The move of the pinned answer, scored as part of the prompt."""
         prompt, pinned = self.request.prompt, pin.outputs[0]
         ids = pinned.token_ids
         given = Prompt((*prompt.ids, *ids), prompt.question, (*prompt.given, *ids))
@@ -107,7 +105,7 @@ class ServedProbe:
 
 @dataclass
 class ProbeAnswers:
-    """The requests of all probes to one world, for each state that the world has been in."""
+    """All probes as sent to one world, for each state that the world has been in."""
 
     world: World
     _models: dict[str, LanguageModel] = field(default_factory=dict)
@@ -125,11 +123,11 @@ class ProbeAnswers:
         return self._asked[key]
 
     def fitted(self, probe: Probe) -> Probe:
-        """The probe lengthened to its share of the context that the server has now."""
+        """The probe, lengthened to its share of the server's present context."""
         return _result(fitted(probe, self.world.identity.max_model_len, self._prompt_length))
 
     def healthy(self, probe: Probe) -> Probe:
-        """The probe as `init` would write it: without expectations that the model does not meet."""
+        """The probe as `init` writes it: without expectations that this model does not meet."""
         answer = self.asked(self.fitted(probe)).answer(1).observed
         judged = judge_answer(probe, Outcome.OK, answer.text, answer.finish_reason)
         return replace(probe, expect=()) if judged.verdict is Verdict.FAIL else probe
@@ -149,8 +147,8 @@ class ProbeAnswers:
 def make_pins(
     probes: Sequence[Probe], answers: ProbeAnswers, target: str, fingerprint: str, at: datetime
 ) -> list[Pin]:
-    """A pin for each probe that asks for log-probabilities, of what the server says now."""
-    # a generator of its own, so that no sample depends on it
+    """Pins what the server answers now, for each probe that asks for log-probabilities."""
+    # a separate generator, so that no sample depends on it
     chance = random.Random(f"pins/{answers.world.seed}")  # noqa: S311 - reproducible, not a secret
     pins: list[Pin] = []
     for probe in probes:

@@ -1,7 +1,7 @@
-"""Canaries in virtual time: measured, judged and stored as by the daemon, with its own code.
+"""Canaries in virtual time: measured, judged and stored by the daemon's own code.
 
-What a daemon does besides is left out: the token budget, extra canaries while drift is suspected,
-the pause after a cancelled canary, and the few milliseconds in which a pinned answer is scored.
+Left out: the token budget, extra canaries while drift is suspected, the pause after a cancelled
+canary, and the few milliseconds in which a pinned answer is scored.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ from monitor.simulate.engine.blocks import prefix_keys
 from monitor.simulate.engine.requests import EngineRequest, Handle
 from monitor.simulate.fastforward.world import FastForwardWorld
 
-#: Yields the time until which it waits; it is woken earlier when its request is over.
+#: Yields the time until which it waits; it continues earlier when its request is over.
 Waiting = Generator[float, None, None]
 Measuring = Generator[float, None, Sample]
-#: What the daemon makes of a server that takes no requests (World.refusal).
+#: The outcome of a refused request (World.refusal).
 REFUSED = {"down": Outcome.REFUSED, "dead": Outcome.HTTP_ERROR, "busy": Outcome.REJECTED}
 
 
 @dataclass(slots=True)
 class KnownServer:
-    """What is known of the server between two canaries, from its metrics page."""
+    """What the daemon knows of the server between two canaries, from its metrics page."""
 
     start: Start | None = None
-    warmed: set[str] = field(default_factory=set)  # parameter sets that this start has answered
+    warmed: set[str] = field(default_factory=set)  # parameter sets that this process has answered
     stillness: Stillness = field(default_factory=Stillness)
-    fitted: dict[str, Probe] = field(default_factory=dict)  # to the context of this start
+    fitted: dict[str, Probe] = field(
+        default_factory=dict
+    )  # probes fitted to the context of this process
     _last_good: ServerPage | None = None
     _away: bool = False
     _last_canary_s: float | None = None
 
     def note(self, page: ServerPage, now_s: float) -> None:
-        """Take up one page."""
+        """Takes up one page."""
         new = judge_start(self.start, self._last_good, page, self._away)
         if new is not None:
             self.start = Start(new.started_at, page.at)
@@ -61,11 +63,11 @@ class KnownServer:
             self._last_good = page
 
     def shown_start(self) -> datetime | None:
-        """When the process started; when it was first seen, where the server does not tell."""
+        """When the process started, or was first seen where the server does not report it."""
         return None if self.start is None else self.start.started_at or self.start.seen_at
 
     def measured(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
-        """Take up one canary."""
+        """Takes up one canary."""
         self._last_canary_s = now_s
         if outcome is Outcome.OK:
             self.warmed.add(probe.parameter_set)
@@ -79,7 +81,7 @@ class KnownServer:
 
 @dataclass
 class VirtualWatch:
-    """The canaries of one simulated server. `samples`: what was stored so far."""
+    """The canaries of one simulated server. `samples`: the stored samples."""
 
     world: FastForwardWorld
     target: str
@@ -90,17 +92,17 @@ class VirtualWatch:
     samples: list[Sample] = field(default_factory=list)
     _server: KnownServer = field(default_factory=KnownServer)
     _in_flight: list[Phase] = field(default_factory=list)
-    _gpus: tuple[float, dict[str, GpuReading]] = (-1.0, {})  # the last ones, and when
+    _gpus: tuple[float, dict[str, GpuReading]] = (-1.0, {})  # the last readings, and their time
     _salts: count[int] = field(default_factory=lambda: count(1))
 
     def read_page(self) -> ServerPage:
-        """Read the metrics page and note what it says."""
+        """Reads the metrics page and takes it up."""
         page = read_page(self.world)
         self._server.note(page, self.world.now_s)
         return page
 
     def run_all(self, probe: Probe) -> Waiting:
-        """A probe as it is meant: once, twice with the same salt, or again to decide a near tie."""
+        """Runs a probe once, twice with the same salt, or again to decide a near tie."""
         salt = f"{next(self._salts):x}"
         first = yield from self._run(probe, salt)
         if probe.same_salt_twice and first.outcome is Outcome.OK:
@@ -109,7 +111,7 @@ class VirtualWatch:
             yield from self._run(probe, f"{next(self._salts):x}")
 
     def _run(self, probe: Probe, salt: str) -> Measuring:
-        """One canary, measured, judged and stored."""
+        """Measures, judges and stores one canary."""
         before, server, now_s = self.read_page(), self._server, self.world.now_s
         if probe.context_share is not None:
             probe = self._fitted(probe)
@@ -144,7 +146,7 @@ class VirtualWatch:
         return sample
 
     def _fitted(self, probe: Probe) -> Probe:
-        """Lengthened to the context, once for each start of the server."""
+        """The probe lengthened to the context, once for each start of the server."""
         if probe.name not in self._server.fitted:
             self._server.fitted[probe.name] = self.answers.fitted(probe)
         return self._server.fitted[probe.name]
@@ -152,7 +154,7 @@ class VirtualWatch:
     def _measured(
         self, probe: Probe, phase: Phase, before: ServerPage, salt: str
     ) -> Generator[float, None, tuple[Flight, SampleNoise, dict[str, Any]]]:
-        """Sends the probe and follows its answer; the figures of its sample."""
+        """Sends the probe and follows its answer; returns the figures of its sample."""
         world, server = self.world, self._server
         noise, begin_s, gpus_before = self.noise.next(world.now_s), world.now_s, self._read_gpus()
         limits = limits_of(probe, phase, Phase.COLD in self._in_flight)
@@ -170,14 +172,14 @@ class VirtualWatch:
         return flight, noise, figures_of(stream, before, after) | gpus
 
     def _read_gpus(self) -> dict[str, GpuReading]:
-        """The GPUs now; the next canary of a round begins where the last one ended."""
+        """Reads the GPUs; the next canary of a round begins where the last one ended."""
         at_s, now_s = self._gpus[0], self.world.now_s
         if at_s != now_s:
             self._gpus = now_s, read_gpus(self.world)
         return self._gpus[1]
 
     def _sent(self, flight: Flight, probe: Probe, salt: str) -> Outcome | None:
-        """Hand the request to the server; the outcome where it refuses."""
+        """Hands the request to the server; returns the outcome where it refuses."""
         world, refusal = self.world, self.world.refusal()
         if refusal is not None:
             return REFUSED[refusal]
@@ -198,7 +200,7 @@ class VirtualWatch:
                     prompt_tokens=len(ids),
                     max_tokens=probe.max_tokens,
                     ending=flight.ending,
-                    # nobody else has the salt of a probe that is sent once
+                    # nobody shares the salt of a probe that is sent once
                     prefix=prefix_keys(ids, world.config.block_size, salt)
                     if probe.same_salt_twice
                     else (),
@@ -212,7 +214,7 @@ class VirtualWatch:
         return None
 
     def _waited(self, flight: Flight) -> Generator[float, None, Outcome]:
-        """Wait until the answer is whole or patience ends."""
+        """Waits until the answer is complete or patience ends."""
         world, patience = self.world, flight.patience
         world.watched += 1
         try:

@@ -1,7 +1,7 @@
 """`simulate --export`: days of what a daemon would have stored, in seconds of work.
 
-The engine, GPUs and scenarios are those of the simulated server in real time; what is stored of
-them is worked out by the code of the daemon (canary.py).
+Engine, GPUs and scenarios are those of the simulated server in real time; samples are made by the
+daemon's own code (canary.py).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from monitor.simulate.gpu.windows import PolledGpu
 from monitor.simulate.scenarios.scenario import Scenario
 from monitor.store.pinfile import to_yaml
 
-# a Monday; always the same, so that the same seed writes the same file
+# a Monday; fixed, so that the same seed writes the same file
 EPOCH = datetime(2026, 1, 5, tzinfo=UTC)
 TARGET = "simulated"
-COLD_S = 1.0  # as `simulate` has it
+COLD_S = 1.0  # as in `simulate`
 ONSET_SHARE = 0.5  # half of the time is healthy: the judges learn their baseline from it
-#: The columns of the store's tables of readings (a test compares them).
+#: Not among the columns of the store's table (a test compares them).
 NOT_STORED = {
     "at",
     "process_start_s",
@@ -55,7 +55,7 @@ GPU_FIELDS = ("gpu_uuid", *(f.name for f in fields(GpuWindow) if f.name not in {
 #: `kind` is server or gpu; the columns of the other kind stay empty.
 READING_FIELDS = ("kind", "target", "at", *SERVER_FIELDS, *GPU_FIELDS)
 ATTRIBUTES = {"class": "traffic_class"}
-#: Decimal places of a sample's figures, where they are not three: a file of a week stays small.
+#: Decimals of figures that do not have three: they keep the file of a week small.
 PLACES = {
     "decode_tok_s": 4,
     "spec_acceptance": 4,
@@ -106,8 +106,8 @@ class Exported:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Lets the garbage collector run rarely: hundreds of thousands of rows stay, and to walk over
-    them again and again would take a tenth of the time.
+    """Makes garbage collection rare: it would visit hundreds of thousands of rows again and
+    again, which takes a tenth of the time.
     """
     before = gc.get_threshold()
     gc.set_threshold(200_000, *before[1:])
@@ -127,10 +127,10 @@ def export(
     thermal_speed: float = 1.0,
     onset_hours: float | None = None,
 ) -> Exported:
-    """Write FILE.csv, FILE.readings.csv and FILE.pins.yaml; the scenario begins after `onset_hours`
-    (None: half of the time).
+    """Writes FILE.csv, FILE.readings.csv and FILE.pins.yaml; the scenario begins after
+    `onset_hours` (None: half of the time).
 
-    Raises ScenarioError, UnknownCardError and ExportError.
+    Raises ScenarioError, UnknownGpuError and ExportError.
     """
     began_s = time.perf_counter()
     onset_hours = hours * ONSET_SHARE if onset_hours is None else onset_hours
@@ -164,13 +164,13 @@ def export(
 
 
 def virtual_probes(answers: ProbeAnswers) -> list[Probe]:
-    """The probes that come with the product, as `init` writes them for this server."""
+    """The shipped probes, as `init` writes them for this server."""
     settings = Settings.model_validate({"targets": [{"name": TARGET, "url": "http://127.0.0.1:1"}]})
     return [answers.healthy(probe) for probe in load_probes(shipped_probes_dir(), settings)]
 
 
 def played(world: FastForwardWorld, hours: float) -> tuple[VirtualWatch, Sequence[ServerPage]]:
-    """Watch a world for so long; the pins are taken of what it answers now."""
+    """Watches a world for this long; the pins are taken of what it answers now."""
     answers, digests = ProbeAnswers(world), Digests(world)
     probes = virtual_probes(answers)
     watch = VirtualWatch(
@@ -229,7 +229,7 @@ def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
 
 @contextmanager
 def _opened(file: Path) -> Iterator[TextIO]:
-    """Raises ExportError."""
+    """Opens a file for writing. Raises ExportError."""
     try:
         with file.open("w", encoding="utf-8", newline="") as out:
             yield out

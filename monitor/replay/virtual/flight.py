@@ -1,5 +1,4 @@
-"""One canary on its way through the virtual engine, and the stream that the daemon would have
-received."""
+"""One canary in flight through the virtual engine, and the stream that the daemon would receive."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ CONNECT_NS, OBSERVER_LAG_MS = 400_000, 0.2  # on loopback
 
 @dataclass(slots=True)
 class Flight:
-    """A request that is out. Steps of equal length come together, so the gaps between chunks are
-    kept with their number.
+    """A request in flight. Equal steps are reported together, so gaps between chunks are kept
+    with their number.
     """
 
     patience: Patience
@@ -45,14 +44,14 @@ class Flight:
         return self.lost or (self.handle is not None and self.handle.finished)
 
     def ending(self, batch: int) -> Ending:
-        """The answer, decided by the size of the batch in which it begins (EngineRequest)."""
+        """Decides on the answer by the size of the batch in which it begins (EngineRequest)."""
         assert self.asked is not None  # noqa: S101 - set before the request is handed over
         self.answer = self.asked.answer(batch)
         return Ending(len(self.answer.generation.tokens), self.answer.generation.reason)
 
     def received(self, count: int, now_s: float, bulk: Sequence[int] | None) -> None:
-        """Note `count` tokens, the last of them now. `bulk`: tokens of each of some equal steps;
-        None for one token a step, () for a single step.
+        """Notes `count` tokens, the last of them now. `bulk`: tokens of each of some equal
+        steps; None for one token a step, () for a single step.
         """
         if self.last_s is None:
             self.first_s, self.tokens_at_first = now_s, count
@@ -72,7 +71,7 @@ class Flight:
     def stream(
         self, outcome: Outcome, now_s: float, identity: Identity, noise: SampleNoise
     ) -> Stream:
-        """What the daemon's stream client makes of it, at the end or when its patience ended."""
+        """What the daemon's stream client returns, at the end or when patience ended."""
         sent_ns = round(self.patience.sent_s * 1e9)
         done_ns = round(now_s * 1e9)
         if outcome is Outcome.REFUSED:
@@ -96,7 +95,7 @@ class Flight:
     def _answer(
         self, outcome: Outcome, sent_ns: int, identity: Identity, noise: SampleNoise
     ) -> Answer:
-        """The answer as far as it came; usage and the server's own figures stand at its end."""
+        """The answer as far as it came; usage and the server's own figures come with its end."""
         if self.answer is None or self.handle is None or self.first_s is None:
             return Answer()
         answer, handle = copy(self.answer.answer), self.handle
@@ -113,7 +112,7 @@ class Flight:
         return answer
 
     def _time(self, answer: Answer, sent_ns: int, handle: Handle, noise: SampleNoise) -> None:
-        """Say when its chunks came, made uneven."""
+        """Sets the arrival times of its chunks, with noise."""
         first_s = handle.first_s or handle.arrived_s
         scheduled_s = handle.scheduled_s or handle.arrived_s
         wait_s = scheduled_s - handle.arrived_s + (first_s - scheduled_s) * noise.prefill
@@ -126,9 +125,7 @@ class Flight:
 
 
 def _timing(handle: Handle, noise: SampleNoise) -> dict[str, float]:
-    """The server's own figures with the same unevenness; its `time_to_first_token_ms` is the
-    prefill.
-    """
+    """The server's own figures with the same noise; its `time_to_first_token_ms` is the prefill."""
     own = timing(handle)
     return {
         "queue_time_ms": own["queue_time_ms"],

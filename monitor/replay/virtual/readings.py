@@ -1,6 +1,6 @@
-"""Readings in virtual time: the metrics page of a simulated server and the readings of its GPUs.
+"""Readings in virtual time: the metrics page of a simulated server, and its GPUs.
 
-A page is read off the engine's counters: to print and to parse the 37,000 pages of a history of
+A page is read from the engine's counters: printing and parsing the 37,000 pages of a history of
 three days would take minutes. A test compares it with the real parser on the printed page.
 """
 
@@ -16,7 +16,7 @@ from monitor.model import GpuReading, ServerPage
 from monitor.simulate.gpu.gpu import Gpu
 from monitor.simulate.world import World
 
-#: A family of the page -> the fields that follow from it, for pages that hide or rename some.
+#: A family of the page -> its fields, for pages that hide or rename some.
 _FIELDS_OF: Mapping[str, tuple[str, ...]] = {
     "vllm:num_requests_running": ("running",),
     "vllm:num_requests_waiting": ("waiting",),
@@ -35,12 +35,12 @@ _FIELDS_OF: Mapping[str, tuple[str, ...]] = {
 
 
 def utc(unix_s: float) -> datetime:
-    """A unix time as the daemon has it."""
+    """A unix time as a datetime."""
     return datetime.fromtimestamp(unix_s, UTC)
 
 
 def read_page(world: World) -> ServerPage:
-    """What the daemon reads off the metrics page now."""
+    """Reads the metrics page."""
     at, identity = utc(world.unix_s), world.identity
     if world.is_down:
         return ServerPage(at, "refused")
@@ -85,7 +85,7 @@ def _without(page: ServerPage, families: tuple[str, ...]) -> ServerPage:
 
 
 def read_gpus(world: World) -> dict[str, GpuReading]:
-    """The GPUs of a server now, by UUID."""
+    """Reads the GPUs of a server, by UUID."""
     world.settle()
     at, monotonic_ns = utc(world.unix_s), round(world.now_s * 1e9)
     readings = (_reading(gpu, at, monotonic_ns) for gpu in world.gpus if isinstance(gpu, Gpu))

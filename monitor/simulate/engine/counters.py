@@ -200,7 +200,7 @@ class Counters:
             self.spec_decode_per_pos[position] += count
 
 
-class Tally(Histogram):
+class CountAndSum(Histogram):
     """A histogram reduced to count and sum."""
 
     __slots__ = ()
@@ -220,12 +220,16 @@ class FewCounters(Counters):
         """Drops the buckets."""
         super().__post_init__()
         self.iteration_tokens, self.inter_token_latency, self.time_to_first_token = (
-            Tally(()),
-            Tally(()),
-            Tally(()),
+            CountAndSum(()),
+            CountAndSum(()),
+            CountAndSum(()),
         )
-        self.e2e_latency, self.queue_time, self.prefill_time = Tally(()), Tally(()), Tally(())
-        self.decode_time = Tally(())
+        self.e2e_latency, self.queue_time, self.prefill_time = (
+            CountAndSum(()),
+            CountAndSum(()),
+            CountAndSum(()),
+        )
+        self.decode_time = CountAndSum(())
 
     def finished(self, handle: Handle, reason: str, now_s: float) -> None:
         """As Counters.finished, without the sizes."""
