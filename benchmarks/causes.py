@@ -28,7 +28,7 @@ from causestories import BLIND, FELT_PCT, THERMAL, Run, Said, expectations, tell
 from common import ROOT, percentile
 from proofpage import stamp, write_section
 
-from monitor.simulate.scenario import Raises
+from monitor.simulate.scenarios.scenario import Raises
 
 PAGE = ROOT / "docs" / "detection-measured.md"
 WORK = Path.home() / ".cache" / "vllm-canary" / "causes"
@@ -48,8 +48,9 @@ def all_runs(
     scenarios: Sequence[str], seeds: int, gpu: str, jobs: int, work: Path, keep: bool
 ) -> list[Run]:
     """Those that are not known yet are made; each is written down as soon as it is there."""
-    histories = work / source_key("monitor/simulate", "probes")
-    book = work / f"runs-{gpu}-{source_key('monitor/simulate', 'probes', 'monitor/judge')}.jsonl"
+    stories = ("monitor/simulate", "monitor/replay/virtual", "probes")
+    histories = work / source_key(*stories)
+    book = work / f"runs-{gpu}-{source_key(*stories, 'monitor/judge')}.jsonl"
     histories.mkdir(parents=True, exist_ok=True)
     known = {(r.scenario, r.seed): r for r in _known(book)}
     wanted = [(scenario, seed) for seed in range(seeds) for scenario in scenarios]

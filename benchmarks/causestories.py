@@ -23,11 +23,10 @@ from monitor.model import CanaryPoint, GpuPoint, Pin, PinnedOutput, Point, Sever
 from monitor.replay.csv.points import ReadingCsv, SampleCsv
 from monitor.replay.incidents import ReplayedIncident, ReplayedIncidents
 from monitor.replay.replay import Replay, in_order
+from monitor.replay.virtual.export import EPOCH, export
 from monitor.simulate.assemble import make_world
-from monitor.simulate.cards import CardKind as GpuKind
-from monitor.simulate.cards import kind_of
-from monitor.simulate.export import EPOCH, export
-from monitor.simulate.scenario import Raises, load, names
+from monitor.simulate.gpu.kinds import GpuKind, kind_of
+from monitor.simulate.scenarios.scenario import Raises, load, names
 
 ONSET_H = 14.0
 LASTS_H = {

@@ -99,38 +99,44 @@ Made from the code (`make docs`).
     vllm-canary simulate --gpu h100 --scenario heat --thermal-speed 30 --port 8000 --dcgm-port 9400
 
 runs a server that speaks vLLM's HTTP API (streams, usage, log-probabilities, metrics page, tokenizer, error bodies; compared in the tests
-with the answers of a real vLLM 0.32), with a continuous-batching scheduler, a small deterministic language model, and GPUs whose heat,
-clocks and throttle counters follow a two-pole model; a DCGM exporter's page shows the GPUs. Token timing is real; heat moves
-`--thermal-speed` times faster. `GET` and `POST /-/control` show and switch everything while it runs, for example
-`{"max_model_len": 4096, "restart": true}` or `{"scenario": "heat"}`. Same scenario and seed, same story.
+with the answers of a real vLLM 0.32), with a continuous-batching scheduler, a small deterministic language model, and GPUs whose
+temperatures, clocks and throttle counters follow a two-pole model; a DCGM exporter's page shows the GPUs. Token timing is real; heat
+moves `--thermal-speed` times faster. `GET` and `POST /-/control` read and change every setting while it runs, for example
+`{"max_model_len": 4096, "restart": true}` or `{"scenario": "heat"}`. The same scenario and seed give the same history.
 
-A GPU's `cooling` is a factor on the thermal resistance between its die and the air, without what lies inside the die: so at
-`cooling: 2.6` a GeForce stays somewhat cooler than a GPU would whose whole resistance were 2.6 times as large, and throttles later.
+A GPU's setting `GPU.cooling` is a factor on the thermal resistance of heat sink and air; the resistance between die and heat sink does
+not change. So at `GPU.cooling: 2.6` a GeForce stays somewhat cooler than one whose whole resistance were 2.6 times as large, and
+throttles later.
 
     vllm-canary simulate --scenario heat --export heat.csv --hours 72 --onset 60
 
-writes the samples (and beside them `heat.readings.csv` and `heat.pins.yaml`) that a daemon would have stored, in virtual time: the same
-engine, GPUs and scenarios, where many equal steps are taken at once. `--onset` says after how many hours the scenario begins (half of
-them otherwise). Samples are uneven as those of an idle server are (decode rate some tenths of a per cent, now and then one that is slow,
-a slow wander, no drift), looks at the GPUs too (power by 1.5 %, the air of the room by some tenths of a degree). Answers are judged as
-by a daemon whose pins were taken from the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and
-`logprob_shift` are filled for every probe that asks for log-probabilities. Those pins lie in `heat.pins.yaml`, as `pins export` writes
-them, and `backtest heat.csv` reads them: shifts say nothing without the noise of the pins. Where another answer came, the shift is that
-of the whole pinned answer, scored, if nobody else was served; the few milliseconds that this takes a server are left out.
+writes the samples that a daemon would have stored, and beside them `heat.readings.csv` and `heat.pins.yaml`, in virtual time. Engine,
+GPUs and scenarios are the same; many equal steps of the engine are computed at once. Waits, figures, verdicts and pins come from the
+daemon's own code. `--onset` sets the hours until the scenario begins (default: half of the history).
+
+Samples vary as those of an idle server do: the decode rate by some tenths of a per cent, with AR(1) noise, rare slow samples and no
+drift. GPU readings vary too: power by 1.5 %, the intake air by some tenths of a degree. Answers are judged by pins that were taken from
+the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and `logprob_shift` are filled for every probe that
+asks for log-probabilities. The pins are written to `heat.pins.yaml` in the format of `pins export`, and `backtest heat.csv` reads them,
+since a shift can only be judged against the noise of its pin. Where another answer came, the shift is that of the pinned answer, scored,
+provided that nobody else was served.
+
+A daemon does a few things that the export leaves out: the token budget, extra canaries while drift is suspected, the pause after a
+cancelled canary, and the few milliseconds in which a pinned answer is scored.
 
 ## The language model
 
-It is a table: some twenty questions that it knows, filler for everything else, and log-probabilities that follow from variant, seed and
-place. What it thinks of a text agrees with what it says: an answer of its own is scored as it was said, down to the end-of-text token, so
-`pin` measures no noise on it where there is none. `POST /-/control {"answers": "int4"}` swaps the weights: `int4` says the same and moves
-the log-probabilities by some 0.7 nat; `new-weights` moves them by some 3 nat and answers four questions otherwise, three as well as before
-and one with a wrong amount; `lost-bos` loses the beginning-of-text token, and is fluent and wrong.
+The model is a table: some twenty known questions, filler for everything else, and log-probabilities that depend on variant, seed and
+place. Scores of a given text agree with the model's own answers: an answer of its own is scored as it was generated, down to the
+end-of-text token, so `pin` measures no noise where there is none. `POST /-/control {"answers": "int4"}` swaps the weights. `int4` gives
+the same answers and moves the log-probabilities by some 0.7 nat. `new-weights` moves them by some 3 nat and answers four questions
+differently: three as well as before, one with a wrong amount. `lost-bos` loses the beginning-of-text token: fluent and wrong.
 
 ## Scenarios
 
 A scenario is a YAML file with a time line (`monitor/simulate/scenarios/`); `--scenario` takes a file of your own too. *Raises* is the
-kind and the cause that it must lead to, of the closed lists; which of them the judges of this version find is told in docs/alerts.md.
-Names and values of a file are checked before the story begins.
+kind and the cause that a monitor must report, from the closed lists; docs/alerts.md says which of them this version detects. Names and
+values of a file are checked before the scenario begins.
 
 | scenario | what happens | raises |
 |---|---|---|

@@ -9,10 +9,10 @@ from math import inf
 from pathlib import Path
 
 from monitor.cli.common import CommandError
+from monitor.replay.virtual.export import export
+from monitor.simulate.api.dcgm import exporter
+from monitor.simulate.api.server import CONTROL, SimulatedServer
 from monitor.simulate.assemble import make_world, switch
-from monitor.simulate.export import export
-from monitor.simulate.exporter import exporter
-from monitor.simulate.server import CONTROL, SimulatedServer
 from monitor.simulate.world import World
 
 #: First answer after each process start and parameter set: long enough to be seen, short to wait.
@@ -36,7 +36,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-async def _serve(world: World, story: str, args: Namespace) -> None:
+async def _serve(world: World, about: str, args: Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -52,10 +52,10 @@ async def _serve(world: World, story: str, args: Namespace) -> None:
             f"{server.url}{speed}"
         )
         print(f"its GPUs, as a DCGM exporter shows them: {gpus.url}/metrics")
-        print(story)
+        print(about)
         print(
             (
-                f'another story: curl -H content-type:application/json -d \'{{"scenario": '
+                f'another scenario: curl -H content-type:application/json -d \'{{"scenario": '
                 f'"heat"}}\' {server.url}{CONTROL}'
             ),
             flush=True,

@@ -18,11 +18,11 @@ from sqlalchemy import Connection
 
 from monitor.daemon.extra_runs import ExtraRuns
 from monitor.errors import UserError
+from monitor.measure.rounds import GATHER_S, Rounds
 from monitor.model import Probe
 from monitor.store import record
 from monitor.store.writer import Writer
 
-GATHER_S = 0.2  # probes that fall due within this time are one round
 LEASE = timedelta(seconds=30)
 EXTRAS_EVERY_S = 1.0
 
@@ -96,25 +96,16 @@ async def leased(writer: Writer, name: str, wait_s: float) -> AsyncIterator[None
         )
 
 
-def rotated(due: Sequence[Probe], order: Sequence[str], turn: int) -> list[Probe]:
-    """Returns the due probes in the configured order, starting one further at each turn."""
-    start = turn % len(order) if order else 0
-    place = {name: (index - start) % len(order) for index, name in enumerate(order)}
-    return sorted(due, key=lambda probe: place[probe.name])
-
-
 class Lane:
     """Collects what is due and runs it. `run_round` receives the probes of one round in order."""
 
     def __init__(
         self, order: Sequence[str], run_round: Callable[[Sequence[Probe]], Awaitable[None]]
     ) -> None:
-        self._order = list(order)
+        self._rounds = Rounds(list(order))
         self._run_round = run_round
         self._due: dict[str, tuple[Probe, asyncio.Future[None]]] = {}
         self._something = asyncio.Event()
-        # by set of probes that fall due together, so that each of them comes first in turn
-        self._turns: dict[frozenset[str], int] = {}
 
     async def submit(self, probe: Probe) -> None:
         """Requests one run of a probe; returns when its round has ended."""
@@ -136,15 +127,9 @@ class Lane:
     async def _one_round(self) -> None:
         due, self._due = self._due, {}
         self._something.clear()
-        turn = self._turns.get(frozenset(due), 0)
         try:
-            await self._run_round(
-                rotated(
-                    [probe for probe, _ in due.values()], [n for n in self._order if n in due], turn
-                )
-            )
+            await self._run_round(self._rounds.next([probe for probe, _ in due.values()]))
         finally:
-            self._turns[frozenset(due)] = turn + 1
             for _, future in due.values():
                 if not future.done():
                     future.set_result(None)

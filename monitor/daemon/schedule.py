@@ -18,10 +18,10 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from monitor.daemon.lanes import Lane
 from monitor.daemon.watch import TargetWatch
+from monitor.measure.rounds import READING_EVERY_S
 from monitor.model import Probe
 
 log = logging.getLogger(__name__)
-READING_EVERY_S = 15.0
 # bounds the walk through a schedule after the clock was set far forward
 MAX_MISSED_COUNTED = 1_000_000
 CLOCK_EVERY_S = 2.0

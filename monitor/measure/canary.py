@@ -25,6 +25,7 @@ from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, Serv
 
 # compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
 COLD_WAIT_S = 300.0
+HANG_AFTER_S = 10.0  # a step counter that stands still so long is a hang
 HOLD_OFF_S = 5.0  # vLLM may go on with a request after its client left (#54947)
 PAGE_SETTLE_S = 0.05  # the page may count the last engine step a moment after the stream has ended
 
@@ -64,7 +65,7 @@ class Canary:
     page: MetricsPage
     model: str | None
     gpus: GpusNearby | None = None
-    hang_after_s: float = 10.0
+    hang_after_s: float = HANG_AFTER_S
 
     async def measure(
         self,
@@ -105,7 +106,7 @@ class Canary:
         result = await stream(
             self.http,
             request,
-            self._limits(probe, phase, compiling),
+            limits_of(probe, phase, compiling, self.hang_after_s),
             before.engine_steps,
             self._steps,
         )
@@ -114,20 +115,6 @@ class Canary:
         full = filled(sample, result, before, after, gpus)
         detail = result.detail or still_reasoning(probe, result)
         return Measurement(full, result.marks, result.answer, detail, after, result.http_status)
-
-    def _limits(self, probe: Probe, phase: Phase, compiling: bool) -> Limits:
-        still_s = max(COLD_WAIT_S, self.hang_after_s)
-        if phase is Phase.COLD:
-            return Limits(
-                max_wait_s=None,
-                hang_after_s=still_s,
-                give_up_s=2 * still_s,
-                answer_s=probe.timeout_s,
-            )
-        hang_after_s = still_s if compiling else self.hang_after_s
-        return Limits(
-            max_wait_s=probe.max_wait_s, hang_after_s=hang_after_s, answer_s=probe.timeout_s
-        )
 
     async def _steps(self) -> float | None:
         return (await self.page.read()).engine_steps
@@ -172,6 +159,24 @@ class Canary:
             await asyncio.sleep(0.25)
 
 
+def limits_of(
+    probe: Probe, phase: Phase, compiling: bool, hang_after_s: float = HANG_AFTER_S
+) -> Limits:
+    """How long this canary waits. A cold one waits for the compilation of its parameter set;
+    `compiling`: another one does. Pure.
+    """
+    still_s = max(COLD_WAIT_S, hang_after_s)
+    if phase is Phase.COLD:
+        return Limits(
+            max_wait_s=None, hang_after_s=still_s, give_up_s=2 * still_s, answer_s=probe.timeout_s
+        )
+    return Limits(
+        max_wait_s=probe.max_wait_s,
+        hang_after_s=still_s if compiling else hang_after_s,
+        answer_s=probe.timeout_s,
+    )
+
+
 def still_reasoning(probe: Probe, result: Stream) -> str | None:
     """What is to be said where a model that reasons first used up its tokens before it answered,
     and an answer was asked for.
@@ -204,27 +209,26 @@ def filled(
     gpus: Mapping[str, Any],
 ) -> Sample:
     """The sample with every figure that the stream, the two pages and the GPUs give. Pure."""
+    return replace(sample, **figures_of(result, before, after), **gpus)
+
+
+def figures_of(result: Stream, before: ServerPage, after: ServerPage | None) -> dict[str, Any]:
+    """The fields of a sample that follow from the stream and the two pages. Pure."""
     answer, marks = result.answer, result.marks
-    text = answer.text or answer.tool_arguments
-    figures: dict[str, Any] = {
+    return {
+        "outcome": result.outcome,
+        "connect_ms": marks.connect_ms,
+        "ttft_ms": marks.ttft_ms,
+        "ttft_visible_ms": marks.ttft_visible_ms,
+        "e2e_ms": marks.e2e_ms,
+        "decode_tok_s": decode_tok_s(answer) if result.outcome is Outcome.OK else None,
+        "observer_lag_ms": result.observer_lag_ms,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.tokens_received,
+        "cached_tokens": answer.cached_tokens,
+        "finish_reason": answer.finish_reason,
+        "output": answer.text or answer.tool_arguments or None,
         **itl_figures(answer.arrivals_ns),
         **server_timing(result.outcome, answer, before, after),
         **load_figures(result.outcome, answer, before, after),
-        **gpus,
     }
-    return replace(
-        sample,
-        outcome=result.outcome,
-        connect_ms=marks.connect_ms,
-        ttft_ms=marks.ttft_ms,
-        ttft_visible_ms=marks.ttft_visible_ms,
-        e2e_ms=marks.e2e_ms,
-        decode_tok_s=decode_tok_s(answer) if result.outcome is Outcome.OK else None,
-        observer_lag_ms=result.observer_lag_ms,
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.tokens_received,
-        cached_tokens=answer.cached_tokens,
-        finish_reason=answer.finish_reason,
-        output=text or None,
-        **figures,
-    )

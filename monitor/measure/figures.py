@@ -42,13 +42,13 @@ def itl_figures(arrivals_ns: Sequence[int]) -> dict[str, float | None]:
     """Inter-token latency as a reader feels it: the gaps between chunks that brought tokens
     (nearest-rank percentiles).
     """
-    gaps = sorted((b - a) / 1e6 for a, b in pairwise(arrivals_ns))
+    gaps = sorted([b - a for a, b in pairwise(arrivals_ns)])
     if not gaps:
         return {"itl_p50_ms": None, "itl_p95_ms": None, "itl_max_ms": None}
     return {
-        "itl_p50_ms": nearest_rank(gaps, 0.5),
-        "itl_p95_ms": nearest_rank(gaps, 0.95),
-        "itl_max_ms": gaps[-1],
+        "itl_p50_ms": nearest_rank(gaps, 0.5) / 1e6,
+        "itl_p95_ms": nearest_rank(gaps, 0.95) / 1e6,
+        "itl_max_ms": gaps[-1] / 1e6,
     }
 
 

@@ -1,1 +1,1 @@
-"""The daemon's judges over stored history or a CSV file: `backtest` and `calibrate`."""
+"""Replay: the judges over stored or simulated history, without a daemon."""

@@ -15,7 +15,9 @@ from monitor.model import SAMPLE_FIELDS, Incident, Pin, Sample
 
 def iso(at: datetime | None) -> str | None:
     """Returns ISO 8601 in UTC with microseconds and a Z; unknown stays null."""
-    return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if at is None:
+        return None
+    return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def plain(value: Any) -> Any:

@@ -1,3 +1,1 @@
-"""A simulated vLLM server with cards that heat up: a peer of the daemon, spoken to over HTTP
-only.
-"""
+"""A simulated vLLM server with GPUs that heat up: a peer, spoken to over HTTP only."""

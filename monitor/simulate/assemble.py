@@ -1,26 +1,27 @@
-"""A world from the names of its cards: what a person asks for on the command line."""
+"""Builds a world from the names of its GPUs, as given on the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from monitor.simulate.card import Card
-from monitor.simulate.cards import CardKind, kind_of
-from monitor.simulate.crowd import Crowd
-from monitor.simulate.engine import EngineConfig
+from monitor.simulate.engine.costs import EngineConfig
+from monitor.simulate.gpu.gpu import Gpu
+from monitor.simulate.gpu.kinds import GpuKind, kind_of
 from monitor.simulate.identity import Identity
-from monitor.simulate.scenario import Play, Scenario, load
+from monitor.simulate.scenarios.play import Play
+from monitor.simulate.scenarios.scenario import Scenario, load
+from monitor.simulate.traffic.background import BackgroundTraffic
 from monitor.simulate.world import World
 
-NOMINAL = kind_of("h100")  # the card that EngineConfig's default costs belong to
+NOMINAL = kind_of("h100")  # the GPU that EngineConfig's default costs belong to
 WEIGHTS_MIB = 15_300  # an 8B model in bf16
-KV_BYTES_PER_TOKEN = 131_072  # of the same model, see EngineConfig
-LARGE_MIB = 70_000  # from here on vLLM's defaults for a batch are larger (engine/arg_utils.py)
+KV_BYTES_PER_TOKEN = 131_072  # of the same model; see EngineConfig
+LARGE_MIB = 70_000  # from here on vLLM uses larger batch defaults (engine/arg_utils.py)
 
 
-def engine_config(kind: CardKind | None) -> EngineConfig:
-    """The default engine on another card: decode by its memory's bandwidth, prefill by its
-    arithmetic, the cache by its memory.
+def engine_config(kind: GpuKind | None) -> EngineConfig:
+    """The default engine on another GPU: decode scales with memory bandwidth, prefill with
+    arithmetic throughput, and the cache with memory size.
     """
     config = EngineConfig()
     if kind is None or kind is NOMINAL:
@@ -37,11 +38,9 @@ def engine_config(kind: CardKind | None) -> EngineConfig:
     return config
 
 
-def make_cards(
-    names: Sequence[str], thermal_speed: float = 1.0, kind: type[Card] = Card
-) -> list[Card]:
-    """Cards by the names of their kinds, with vLLM's share of their memory taken. Raises
-    UnknownCardError.
+def make_gpus(names: Sequence[str], thermal_speed: float = 1.0, kind: type[Gpu] = Gpu) -> list[Gpu]:
+    """GPUs by the names of their kinds, with vLLM's share of their memory in use. Raises
+    UnknownGpuError.
     """
     kinds = [kind_of(name) for name in names]
     used = Identity().gpu_memory_utilization
@@ -57,32 +56,32 @@ def make_world(
     thermal_speed: float = 1.0,
     epoch_s: float = 0.0,
     kind: type[World] = World,
-    card_kind: type[Card] = Card,
+    gpu_kind: type[Gpu] = Gpu,
 ) -> World:
-    """A server on these cards, with a crowd that is silent at first; the first card decides its
-    speed. Raises UnknownCardError.
+    """A server on these GPUs, with background traffic that is silent at first; the first GPU
+    decides its speed. Raises UnknownGpuError.
     """
-    cards = make_cards(names, thermal_speed, card_kind)
+    gpus = make_gpus(names, thermal_speed, gpu_kind)
     world = kind(
-        config=engine_config(cards[0].kind if cards else None),
-        cards=cards,
+        config=engine_config(gpus[0].kind if gpus else None),
+        gpus=gpus,
         seed=seed,
         epoch_s=epoch_s,
     )
-    Crowd(world)
+    BackgroundTraffic(world)
     return world
 
 
 def switch(world: World, name_or_file: str, begin_s: float | None = None) -> Scenario:
-    """Play a scenario, from now on or from `begin_s`; what the one before it has changed is taken
-    back. Raises ScenarioError.
+    """Plays a scenario from now on, or from `begin_s`, and reverts what the previous one
+    changed. Raises ScenarioError.
     """
     scenario = load(name_or_file, world.settable, world.check)
     for play in [source for source in world.sources if isinstance(source, Play)]:
         world.sources.remove(play)
-        play.take_back()
+        play.revert()
     speed = (
-        max((card.thermal_speed for card in world.cards if isinstance(card, Card)), default=1.0)
+        max((gpu.thermal_speed for gpu in world.gpus if isinstance(gpu, Gpu)), default=1.0)
         if scenario.paced_by_heat
         else 1.0
     )

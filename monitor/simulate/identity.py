@@ -1,5 +1,5 @@
-"""What the simulated server says it is, and how it speaks: everything that a restart with other
-flags or files may change.
+"""What the simulated server reports about itself, and its API options: everything that a restart
+with other flags or files may change.
 """
 
 from __future__ import annotations
@@ -14,45 +14,39 @@ from monitor.simulate.settings import Count, HttpStatus, Seconds, Share
 
 @dataclass(slots=True)
 class Identity:
-    """Names of vLLM's flags where it has one. Changes show at once, as a proxy or a restart would
-    make them show.
-    """
+    """Field names are vLLM's flags where one exists. Changes are visible at once."""
 
     version: str = "0.32.0"
     served_name: str = "tiny-canary"
     root: str = "models/tiny-canary"
     max_model_len: Count = 8192
-    template: Literal["plain", "polite"] = (
-        "plain"  # polite: the chat template adds a system message
-    )
+    # polite: the chat template adds a system message
+    template: Literal["plain", "polite"] = "plain"
     kv_cache_dtype: str = "auto"
     gpu_memory_utilization: Share = 0.92
     quantization: str | None = None
     api_key: str | None = None
     per_request_metrics: bool = True  # --enable-per-request-metrics
     prompt_tokens_details: bool = True  # --enable-prompt-tokens-details
-    api_servers: Count = (
-        1  # more than one: no process_*, python_* and *_created on the metrics page
-    )
+    # with several, the metrics page has no process_*, python_* and *_created
+    api_servers: Count = 1
     fingerprint: bool = True  # False: answers without a system_fingerprint, as before 0.20
-    # what is wrong with its pages
+    # faults of its pages
     metrics_status: HttpStatus = 200
     metrics_delay_s: Seconds = 0.0
-    hidden_metrics: list[str] = field(
-        default_factory=list
-    )  # names of families that the page leaves out
-    renamed_metrics: dict[str, str] = field(
-        default_factory=dict
-    )  # name of a family -> the name it has instead
+    # names of families that the page leaves out
+    hidden_metrics: list[str] = field(default_factory=list)
+    # name of a family -> its new name
+    renamed_metrics: dict[str, str] = field(default_factory=dict)
 
 
 def system_fingerprint(identity: Identity, engine: dict[str, object]) -> str | None:
-    """`vllm-<version>-<8 hex>`: moves with what was seen to move it on vLLM 0.32 CPU, and with
-    nothing else.
+    """`vllm-<version>-<8 hex>`: changes with what was seen to change it on vLLM 0.32 CPU, and
+    with nothing else.
 
-    It moves with model path, quantization, context length, batch limits, block size and cache type;
-    not with weights at the same path, template, prefix caching, memory share, served name,
-    scheduling policy, driver or card.
+    It depends on model path, quantization, context length, batch limits, block size and cache
+    type; not on weights at the same path, template, prefix caching, memory share, served name,
+    scheduling policy, driver or GPU.
     """
     if not identity.fingerprint:
         return None

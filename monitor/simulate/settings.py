@@ -1,4 +1,4 @@
-"""Setting fields of dataclasses by name, with the check that their types ask for."""
+"""Sets fields of dataclasses by name, checked by their types."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from monitor.errors import USAGE, UserError
 
-# Values with their limits; the types that settings are declared with. Limits at both ends keep
-# arithmetic finite.
+# Types of settings with their limits. Limits at both ends keep arithmetic finite.
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**6)]
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Celsius = Annotated[float, Field(ge=-60, le=120)]  # of the air that goes into a card
+Celsius = Annotated[float, Field(ge=-60, le=120)]  # of the intake air of a GPU
 Factor = Annotated[float, Field(gt=0, le=1000)]
-PerSecond = Annotated[float, Field(ge=0, le=1000)]  # of requests, each of which is played
-Crowded = Annotated[
-    int, Field(ge=0, le=2000)
-]  # clients or requests that come at once; work grows with the square of it
+PerSecond = Annotated[float, Field(ge=0, le=1000)]  # of requests, each of which is simulated
+# clients or requests that arrive at once; work grows with the square of it
+ClientCount = Annotated[int, Field(ge=0, le=2000)]
 HttpStatus = Annotated[int, Field(ge=100, le=599)]
 
 
 class SettingError(UserError):
-    """A name that cannot be set, or a value that does not fit."""
+    """An unknown setting, or a value that does not fit."""
 
     exit_code = USAGE
 
 
 def settable(thing: object) -> Mapping[str, TypeAdapter[Any]]:
-    """The fields of a dataclass, or of its class, that anybody may set, each with what checks a
-    value. Private ones are its own.
+    """The settable fields of a dataclass, or of its class, each with the adapter that checks
+    its value. Private fields are excluded.
     """
     return _settable(thing if isinstance(thing, type) else type(thing))
 
@@ -51,17 +49,17 @@ def _settable(kind: type[Any]) -> Mapping[str, TypeAdapter[Any]]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Numbers, texts, lists of them; not tables of constants or other objects."""
+    """Whether a field holds numbers, texts or lists of them, and not other objects."""
     return not (isinstance(hint, type) and hint not in {bool, int, float, str})
 
 
 def assign(thing: object, name: str, value: Any, shown: str) -> None:
-    """Set one field. Raises SettingError; `shown` is the name as the person gave it."""
+    """Sets one field; `shown` is its name as the user gave it. Raises SettingError."""
     setattr(thing, name, checked(thing, name, value, shown))
 
 
 def checked(thing: object, name: str, value: Any, shown: str) -> Any:
-    """A value as the field takes it. Raises SettingError."""
+    """The value as the field accepts it. Raises SettingError."""
     try:
         return settable(thing)[name].validate_python(value, strict=True)
     except ValidationError as error:
@@ -72,5 +70,5 @@ def checked(thing: object, name: str, value: Any, shown: str) -> Any:
 
 
 def shown(thing: object) -> dict[str, Any]:
-    """The settings of a thing by name, as JSON values."""
+    """All settings by name, as JSON values."""
     return {name: getattr(thing, name) for name in settable(thing)}

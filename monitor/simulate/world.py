@@ -1,31 +1,29 @@
-"""The meeting point of the simulator: one server, its cards, and what happens to them, in virtual
-time.
+"""The core of the simulator: one server, its GPUs, and what happens to them, in virtual time.
 
-The contract, for scenarios, traffic, the control endpoint, the real-time server and the
-virtual-time export alike:
+The contract for scenarios, traffic, the control endpoint, the real-time server and the virtual-time
+export:
 
 * Time is `now_s`, seconds since the world began; `epoch_s` is the unix time of its second 0.
   Nothing here reads a clock.
-* `advance(to_s)` lets everything happen up to then, in order: steps of the engine (tokens go out
-  through each request's `on_tokens`, and `on_end` says that it was the last), acts of the sources
-  (scenario, traffic), and heat in the cards. `next_event_s()` says when something will happen next,
-  so that a driver sleeps until then; None: nothing by itself. `on_change` is called when that
-  moment may have moved, from inside or outside.
+* `advance(to_s)` runs everything up to then, in order: steps of the engine (tokens are delivered to
+  each request's `on_tokens`; `on_end` follows the last one), the sources (scenario, traffic), and
+  heat in the GPUs. `next_event_s()` is the time of the next event, so that a driver can sleep until
+  then; None: nothing is due. `on_change` is called when that time may have changed, from inside or
+  outside.
 * `submit(request)` and `cancel(handle)` happen at `now_s`; advance first. `submit` returns None
-  where nobody takes the request (`refusal()` says why: down, dead, busy).
-* `set(name, value)` switches anything that can be switched, `get(name)` tells what it is,
-  `settable` has the names: fields of EngineConfig and Identity by their names, `answers` (the
-  variant of the model), `card.FIELD` on every card, `card.0.FIELD` on one, `driver_version` on all,
-  `GROUP.FIELD` of any dataclass put into `groups` (traffic, for example). `dead` = True takes the
-  engine down with its requests; `restart` = true, or the seconds it takes, is `restart()`. A wrong
-  name or value raises SettingError, for a person.
-* `restart(down_s, **changes)` is a new process: counters begin anew, the prefix cache is empty,
+  where the request is not accepted (`refusal()` gives the reason: down, dead, busy).
+* `set(name, value)` changes a setting, `get(name)` reads it, `settable` lists the names: fields of
+  EngineConfig and Identity, `answers` (the variant of the model), `card.FIELD` of every GPU,
+  `card.0.FIELD` of one, `driver_version` of all, `GROUP.FIELD` of any dataclass in `groups`
+  (traffic, for example). `dead` = True kills the engine and its requests; `restart` = true, or its
+  duration in seconds, calls `restart()`. An unknown name or a wrong value raises SettingError.
+* `restart(down_s, **changes)` starts a new process: counters start at 0, the prefix cache is empty,
   answers are cold again (`cold_s`), faults of the old process (frozen, dead, asleep, slow start)
-  are gone; then the changes are set. While `is_down` nobody listens.
-* A source has `next_s()`, infinite when it has nothing to do, and `advance(now_s)`; after adding
-  one to `sources` call `changed()`.
-* `settle()` before reading a card: until then it has not been told its last tenth of a second.
-* Everything random comes from `seed`: same seed, same calls, same story.
+  are gone; then the changes are set. While `is_down`, connections are refused.
+* A source has `next_s()`, infinite when nothing is due, and `advance(now_s)`; after adding one to
+  `sources` call `changed()`.
+* Call `settle()` before reading a GPU: until then its last tenth of a second is not accounted for.
+* All randomness comes from `seed`: the same seed and the same calls give the same history.
 """
 
 from __future__ import annotations
@@ -35,69 +33,64 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar, Literal
 
-from monitor.simulate.answers import VARIANTS
-from monitor.simulate.counters import Counters
-from monitor.simulate.engine import Engine, EngineConfig, EngineRequest, Handle, Speeds
+from monitor.simulate.engine.costs import EngineConfig, Speeds
+from monitor.simulate.engine.counters import Counters
+from monitor.simulate.engine.engine import Engine
+from monitor.simulate.engine.requests import EngineRequest, Handle
+from monitor.simulate.engine.scheduler import Gauges
 from monitor.simulate.identity import Identity, system_fingerprint
-from monitor.simulate.peers import Background, CardLike, Source
+from monitor.simulate.model.language_model import VARIANTS
+from monitor.simulate.protocols import EventSource, ForeseeableSource, GpuLike
 from monitor.simulate.settings import SettingError, assign, checked, settable, shown
-from monitor.simulate.steps import Gauges
 
-__all__ = ["CardLike", "SettingError", "Source", "World"]
-
-CARD_STEP_S = (
-    0.1  # cards are told in portions of about this length: fine enough for heat, and cheap
-)
+GPU_STEP_S = 0.1  # GPUs advance in steps of about this length: fine enough for heat, and cheap
 LONGEST_DOWN_S = 1e6  # of a restart
 EXIT_AFTER_S = 5.0  # the API server exits 4.5 to 5 s after its engine died (seen on vLLM 0.32 CPU)
 
 
 @dataclass
 class World:
-    """One simulated server with its cards. See the contract at the top."""
+    """One simulated server with its GPUs. See the contract at the top."""
 
     counters_kind: ClassVar[type[Counters]] = Counters
     config: EngineConfig = field(default_factory=EngineConfig)
     identity: Identity = field(default_factory=Identity)
-    cards: Sequence[CardLike] = ()
+    gpus: Sequence[GpuLike] = ()
     seed: int = 0
     epoch_s: float = 0.0
     answers: str = "healthy"
-    sources: list[Source] = field(default_factory=list)
-    groups: dict[str, object] = field(
-        default_factory=dict
-    )  # name -> dataclass whose fields can be set as NAME.FIELD
+    sources: list[EventSource] = field(default_factory=list)
+    # name -> dataclass whose fields are settable as NAME.FIELD
+    groups: dict[str, object] = field(default_factory=dict)
     on_change: Callable[[], None] | None = None
-    background: Background | None = (
-        None  # the source among them that can say beforehand what it will send
-    )
+    # the source that can generate its requests ahead of time
+    background: ForeseeableSource | None = None
     now_s: float = field(default=0.0, init=False)
-    changes: int = field(default=0, init=False)  # how often something was set
+    changes: int = field(default=0, init=False)  # how many times a setting was changed
     down_until_s: float = field(default=0.0, init=False)
     died_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """The engine begins with the world."""
+        """Creates the engine."""
         self.engine = Engine(
             self.config, self.speeds, self.identity.max_model_len, self.seed, self.counters_kind
         )
-        self._told_s = 0.0  # up to here it is known what the cards did
+        self._accounted_s = 0.0  # GPU work is known up to here
         self._span_s = self._busy_s = self._prefill_s = (
-            0.0  # known, but the cards were not yet told
+            0.0  # known work that the GPUs have not been advanced by
         )
 
     # -- time
-    # ---------------------------------------------------------------------------------------------------------
 
     def next_event_s(self) -> float | None:
-        """When something happens next by itself; None: never."""
+        """Time of the next event; None: nothing is due."""
         step_s = self.engine.next_step_s()
         soonest = min((source.next_s() for source in self.sources), default=inf)
         soonest = soonest if step_s is None else min(soonest, step_s)
         return None if soonest == inf else soonest
 
     def advance(self, to_s: float) -> None:
-        """Let everything happen up to and at `to_s`."""
+        """Runs everything up to and including `to_s`."""
         while (due_s := self.next_event_s()) is not None and due_s <= to_s:
             self.now_s = max(self.now_s, due_s)
             step_s = self.engine.next_step_s()
@@ -110,9 +103,9 @@ class World:
         self._account()
 
     def settle(self) -> None:
-        """Tell the cards everything up to now."""
+        """Advances the GPUs up to now."""
         self._account()
-        self._tell()
+        self._advance_gpus()
 
     @property
     def unix_s(self) -> float:
@@ -125,17 +118,16 @@ class World:
         return self.epoch_s + self.engine.started_s
 
     # -- requests
-    # -----------------------------------------------------------------------------------------------------
 
     @property
     def is_down(self) -> bool:
-        """Whether nobody listens: restarting, or gone after the engine's death."""
+        """Whether connections are refused: during a restart, or after the engine died."""
         return self.now_s < self.down_until_s or (
             self.died_s is not None and self.now_s >= self.died_s + EXIT_AFTER_S
         )
 
     def refusal(self) -> Literal["down", "dead", "busy"] | None:
-        """Why a request would not be taken now."""
+        """Why a request would be refused now."""
         if self.is_down:
             return "down"
         if self.config.dead:
@@ -144,7 +136,7 @@ class World:
         return "busy" if limit is not None and self.engine.waiting >= limit else None
 
     def submit(self, request: EngineRequest) -> Handle | None:
-        """Hand a request to the engine now; None where it is not taken. Raises ValueError as
+        """Hands a request to the engine; None where it is refused. Raises ValueError as
         Engine.submit does.
         """
         refused = self.refusal()
@@ -157,24 +149,23 @@ class World:
         return handle
 
     def cancel(self, handle: Handle) -> None:
-        """The client has left."""
+        """Cancels a request: the client has disconnected."""
         self.engine.cancel(handle)
         self.changed()
 
     def changed(self) -> None:
-        """The next event may have moved."""
+        """Signals that the next event may have moved."""
         if self.on_change is not None:
             self.on_change()
 
-    # -- switches
-    # -----------------------------------------------------------------------------------------------------
+    # -- settings
 
     @property
     def settable(self) -> tuple[str, ...]:
-        """Every name that `set` takes."""
-        cards = [settable(card) for card in self.cards]
-        each = [f"card.{name}" for name in (cards[0] if cards else ())]
-        one = [f"card.{index}.{name}" for index, names in enumerate(cards) for name in names]
+        """All names that `set` accepts."""
+        gpus = [settable(gpu) for gpu in self.gpus]
+        each = [f"card.{name}" for name in (gpus[0] if gpus else ())]
+        one = [f"card.{index}.{name}" for index, names in enumerate(gpus) for name in names]
         grouped = [
             f"{group}.{name}" for group, thing in self.groups.items() for name in settable(thing)
         ]
@@ -183,12 +174,12 @@ class World:
             *settable(Identity),
             "answers",
             "restart",
-            *(["driver_version"] if self.cards else []),
+            *(["driver_version"] if self.gpus else []),
         )
         return (*plain, *grouped, *each, *one)
 
     def settings(self) -> dict[str, Any]:
-        """Every setting with its value now, a card's as `card.0.FIELD`."""
+        """Every setting with its present value, a GPU's as `card.0.FIELD`."""
         every = {
             name for name in self.settable if name.startswith("card.") and not name[5].isdigit()
         }
@@ -199,7 +190,7 @@ class World:
         }
 
     def get(self, name: str) -> Any:
-        """What a setting is now; of several cards the first one's. Raises SettingError."""
+        """The present value of a setting; of several GPUs, the first one's. Raises SettingError."""
         if name == "answers":
             return self.answers
         if name == "restart":
@@ -230,7 +221,7 @@ class World:
                 checked(thing, attribute, value, name)
 
     def set(self, name: str, value: Any) -> None:
-        """Switch one thing now. Raises SettingError."""
+        """Changes one setting now. Raises SettingError."""
         self.check(name, value)
         self.settle()
         self.changes += 1
@@ -249,8 +240,8 @@ class World:
         self.changed()
 
     def restart(self, down_s: float = 0.0, **changes: Any) -> None:
-        """A new process, which listens after `down_s`; `changes` are settings that come with it.
-        Raises SettingError.
+        """Starts a new process that listens after `down_s`; `changes` are settings that
+        take effect with it. Raises SettingError.
         """
         config = self.config
         self._account()
@@ -260,28 +251,27 @@ class World:
         for name, value in changes.items():
             self.set(name, value)
         lost = self.engine.restart(self.down_until_s, self.identity.max_model_len)
-        self._say_lost(lost, "restarted")
+        self._report_lost(lost, "restarted")
         self.changed()
 
     def system_fingerprint(self) -> str | None:
-        """As the answers carry it."""
+        """The system_fingerprint of answers."""
         return system_fingerprint(self.identity, shown(self.config))
 
     def gauges(self) -> Gauges:
-        """What the metrics page shows of the engine's queue."""
+        """The queue figures of the metrics page."""
         return self.engine.gauges
 
     def speeds(self, work_s: float = 0.0) -> Speeds:
-        """The slowest card sets the pace of all. `work_s`: after so much more work."""
-        found = [card.speeds(work_s) for card in self.cards]
+        """The slowest GPU sets the speed of all. `work_s`: the speed after that much more work."""
+        found = [gpu.speeds(work_s) for gpu in self.gpus]
         if len(found) == 1:
             return found[0]
         if not found:
             return Speeds(1.0, 1.0)
         return Speeds(min(s.prefill for s in found), min(s.decode for s in found))
 
-    # -- inside
-    # -------------------------------------------------------------------------------------------------------
+    # -- internals
 
     def _step(self) -> None:
         self._account()
@@ -294,23 +284,23 @@ class World:
     def _live_or_die(self) -> None:
         self.died_s = self.now_s if self.config.dead else None
         if self.config.dead:
-            self._say_lost(self.engine.lose_all(), "died")
+            self._report_lost(self.engine.lose_all(), "died")
 
     @staticmethod
-    def _say_lost(lost: Sequence[Handle], why: str) -> None:
+    def _report_lost(lost: Sequence[Handle], why: str) -> None:
         for handle in lost:
             if handle.request.on_lost is not None:
                 handle.request.on_lost(handle, why)
 
     def _things(self, name: str) -> tuple[Sequence[object], str]:
-        """What a name belongs to, and the name of the field there. Raises SettingError."""
+        """The objects that a name belongs to, and the name of their field. Raises SettingError."""
         group, _, rest = name.partition(".")
         index, _, of_one = rest.partition(".")
         things: Sequence[object]
         if group == "card" and index.isdigit():
-            things, attribute = self.cards[int(index) : int(index) + 1], of_one
+            things, attribute = self.gpus[int(index) : int(index) + 1], of_one
         elif group == "card" or name == "driver_version":
-            things, attribute = self.cards, rest or name
+            things, attribute = self.gpus, rest or name
         elif rest:
             things, attribute = [self.groups[group]] if group in self.groups else [], rest
         else:
@@ -325,33 +315,33 @@ class World:
         return things, attribute
 
     def _account(self) -> None:
-        """Note what the cards did since the last time, up to now."""
+        """Accounts for the GPUs' work up to now."""
         current, now_s = self.engine.current, self.now_s
-        if now_s <= self._told_s:
+        if now_s <= self._accounted_s:
             return
         if current is not None:
-            self._note(min(current.start_s, now_s), 0.0, 0.0)
-            self._note(min(current.end_s, now_s), current.busy, current.prefill_share)
-        self._note(now_s, 0.0, 0.0)
+            self._account_span(min(current.start_s, now_s), 0.0, 0.0)
+            self._account_span(min(current.end_s, now_s), current.busy, current.prefill_share)
+        self._account_span(now_s, 0.0, 0.0)
 
-    def _note(self, to_s: float, busy: float, prefill_share: float) -> None:
-        dt_s = to_s - self._told_s
+    def _account_span(self, to_s: float, busy: float, prefill_share: float) -> None:
+        dt_s = to_s - self._accounted_s
         if dt_s <= 0:
             return
-        self._told_s = to_s
-        if not busy and dt_s > CARD_STEP_S:
-            self._tell()  # else a moment's work would be spread over a long rest
+        self._accounted_s = to_s
+        if not busy and dt_s > GPU_STEP_S:
+            self._advance_gpus()  # otherwise a short burst would be averaged over a long idle time
         self._span_s += dt_s
         self._busy_s += dt_s * busy
         self._prefill_s += dt_s * busy * prefill_share
-        if self._span_s >= CARD_STEP_S:
-            self._tell()
+        if self._span_s >= GPU_STEP_S:
+            self._advance_gpus()
 
-    def _tell(self) -> None:
+    def _advance_gpus(self) -> None:
         if self._span_s <= 0:
             return
-        for card in self.cards:
-            card.advance(
+        for gpu in self.gpus:
+            gpu.advance(
                 self._span_s,
                 self._busy_s / self._span_s,
                 self._prefill_s / self._busy_s if self._busy_s else 0.0,

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.daemon import lanes
-from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased, rotated
+from monitor.daemon.lanes import Lane, LeaseTakenError, lease_name, leased
+from monitor.measure.rounds import rotated
 from monitor.model import Probe
 from monitor.store import record
 from monitor.store.database import open_writer

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from monitor.simulate.engine import EngineConfig
+from monitor.simulate.api.server import SimulatedServer
+from monitor.simulate.engine.costs import EngineConfig
 from monitor.simulate.identity import Identity
-from monitor.simulate.server import SimulatedServer
 from monitor.simulate.world import World
 
 

@@ -11,19 +11,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.simulate.answers import (
+from monitor.simulate.model.language_model import (
     VARIANTS,
     VOCABULARY,
+    AnswerLimits,
+    Generation,
     LanguageModel,
     Prompt,
-    Speech,
-    Wish,
     chat_ids,
     prompt_of,
 )
-from monitor.simulate.logprobs import Scored
-from monitor.simulate.phrases import NEW_WEIGHTS, SHIPPED, SURE, WITHOUT_BOS
-from monitor.simulate.vocabulary import BOS
+from monitor.simulate.model.logprobs import TokenScore
+from monitor.simulate.model.phrases import NEW_WEIGHTS, SHIPPED, SURE, WITHOUT_BOS
+from monitor.simulate.model.vocabulary import BOS
 
 CANARIES = json.loads((Path(__file__).parent.parent / "vllm/model/canaries.json").read_text())
 CERTAIN = {c["prompt"]: c["expected"][0] for c in CANARIES if len(c["expected"]) == 1}
@@ -35,24 +35,26 @@ def asked(question: str, variant: str = "healthy", template: str = "plain") -> P
 
 
 def said(
-    question: str, variant: str = "healthy", batch: int = 1, wish: Wish | None = None
-) -> Speech:
-    return LanguageModel(variant).speak(asked(question, variant), wish or Wish(200), batch)
+    question: str, variant: str = "healthy", batch: int = 1, limits: AnswerLimits | None = None
+) -> Generation:
+    return LanguageModel(variant).generate(
+        asked(question, variant), limits or AnswerLimits(200), batch
+    )
 
 
-def text(speech: Speech) -> str:
-    return "".join(speech.texts)
+def text(generation: Generation) -> str:
+    return "".join(generation.texts)
 
 
 def shift(question: str, variant: str) -> float:
     """Mean distance of the log-probabilities of the first five candidates from those of the healthy
     model, in nat.
     """
-    speech = said(question)
+    generation = said(question)
     prompt = asked(question)
     healthy, other = LanguageModel(), LanguageModel(variant)
     gaps = []
-    for place, token in enumerate(speech.tokens):
+    for place, token in enumerate(generation.tokens):
         before = {s.token: s.logprob for s in healthy.scores(prompt, place, token, 1)[:5]}
         after = {s.token: s.logprob for s in other.scores(prompt, place, token, 1)}
         gaps += [abs(before[t] - after[t]) for t in before if t in after]
@@ -65,9 +67,9 @@ def test_the_twelve_sure_prompts_are_answered_as_the_real_tiny_model_answers_the
     variant: str, question: str, answer: str
 ) -> None:
     for batch in (1, 3, 8):
-        speech = said(question, variant, batch)
-        assert text(speech) == answer
-        assert (speech.reason, speech.texts[-1]) == ("stop", "")
+        generation = said(question, variant, batch)
+        assert text(generation) == answer
+        assert (generation.reason, generation.texts[-1]) == ("stop", "")
 
 
 @pytest.mark.parametrize("question", TIES)
@@ -128,13 +130,15 @@ def test_the_shipped_probes_are_answered_as_they_expect_and_not_so_without_the_b
         {**m, "content": f"Paragraph 1. The watch on the hill.\n\n{m['content']}"}
         for m in shipped["messages"]
     ]
-    wish = Wish(
+    limits = AnswerLimits(
         shipped["max_tokens"], ignore_eos=shipped.get("sampling", {}).get("ignore_eos", False)
     )
 
     def met(messages: list[dict[str, str]], variant: str) -> bool:
         answer = text(
-            LanguageModel(variant).speak(prompt_of(chat_ids(messages, "plain", variant)), wish, 1)
+            LanguageModel(variant).generate(
+                prompt_of(chat_ids(messages, "plain", variant)), limits, 1
+            )
         )
         return all(expected["contains"] in answer for expected in shipped.get("expect", ()))
 
@@ -147,8 +151,8 @@ def test_the_shipped_probes_are_answered_as_they_expect_and_not_so_without_the_b
 def test_log_probabilities_are_probabilities_and_repeat_exactly() -> None:
     for variant in VARIANTS:
         for question in (*CERTAIN, *TIES, "Something nobody taught"):
-            prompt, speech = asked(question, variant), said(question, variant)
-            for place, token in enumerate(speech.tokens[:20]):
+            prompt, generation = asked(question, variant), said(question, variant)
+            for place, token in enumerate(generation.tokens[:20]):
                 scores = LanguageModel(variant).scores(prompt, place, token, 1)
                 assert scores == LanguageModel(variant).scores(prompt, place, token, 1)
                 assert scores[0].token == token
@@ -180,23 +184,23 @@ def test_prompt_log_probabilities_agree_with_those_of_the_same_text_generated() 
     assert scores[0] is None
     assert [first(place) for place in scores[-2:]] == generated
     assert all(first(place).logprob < -5 for place in scores[1:-2])
-    assert text(model.speak(prompt, Wish(5), 1)) == ""  # nothing is left to say
+    assert text(model.generate(prompt, AnswerLimits(5), 1)) == ""  # nothing is left to say
 
 
-def first(place: tuple[Scored, ...] | None) -> Scored:
+def first(place: tuple[TokenScore, ...] | None) -> TokenScore:
     """The token itself."""
     assert place is not None
     return place[0]
 
 
 def streamed_and_scored(
-    prompt: Prompt, wish: Wish, model: LanguageModel | None = None, batch: int = 1
+    prompt: Prompt, limits: AnswerLimits, model: LanguageModel | None = None, batch: int = 1
 ) -> tuple[list[float], list[float]]:
     """Log-probabilities of an answer's tokens as the stream brings them, and as they are when the
     answer is sent as part of the prompt.
     """
     model = model or LanguageModel()
-    tokens = model.speak(prompt, wish, batch).tokens
+    tokens = model.generate(prompt, limits, batch).tokens
     streamed = [
         model.scores(prompt, place, token, batch)[0].logprob for place, token in enumerate(tokens)
     ]
@@ -206,12 +210,21 @@ def streamed_and_scored(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
-    "wish", [Wish(200), Wish(4), Wish(64, ignore_eos=True), Wish(64, min_tokens=30)], ids=str
+    "limits",
+    [
+        AnswerLimits(200),
+        AnswerLimits(4),
+        AnswerLimits(64, ignore_eos=True),
+        AnswerLimits(64, min_tokens=30),
+    ],
+    ids=str,
 )
-def test_an_answer_is_scored_as_it_was_said_down_to_its_end(variant: str, wish: Wish) -> None:
+def test_an_answer_is_scored_as_it_was_said_down_to_its_end(
+    variant: str, limits: AnswerLimits
+) -> None:
     model = LanguageModel(variant)
     for question in (*CERTAIN, *TIES, "Something nobody taught"):
-        streamed, scored = streamed_and_scored(asked(question, variant), wish, model)
+        streamed, scored = streamed_and_scored(asked(question, variant), limits, model)
         assert scored == streamed
 
 
@@ -223,7 +236,7 @@ def test_a_plain_text_and_the_answer_to_it_are_told_apart_where_no_template_does
     question: str,
 ) -> None:
     streamed, scored = streamed_and_scored(
-        prompt_of((BOS, *VOCABULARY.encode(question))), Wish(100)
+        prompt_of((BOS, *VOCABULARY.encode(question))), AnswerLimits(100)
     )
     assert scored == streamed
 
@@ -234,13 +247,11 @@ def test_the_other_of_two_near_ties_is_scored_as_the_tie_it_is() -> None:
         for size in range(2, 30)
         if text(said("Pick a fruit.", batch=size)) == "I pick the banana."
     )
-    streamed, scored = streamed_and_scored(asked("Pick a fruit."), Wish(20), batch=batch)
+    streamed, scored = streamed_and_scored(asked("Pick a fruit."), AnswerLimits(20), batch=batch)
     assert scored == pytest.approx(streamed, abs=0.1)
 
 
-def test_what_was_said_before_another_training_is_unlikely_where_the_answers_part_and_sure_from_there_on() -> (
-    None
-):
+def test_the_old_answer_of_new_weights_is_unlikely_where_it_parts_and_sure_after_that() -> None:
     question, model = "What is the capital of France?", LanguageModel("new-weights")
     prompt, before = asked(question), said(question).tokens
     scores = model.prompt_scores(prompt_of((*prompt.ids, *before)), 5)[len(prompt.ids) :]
@@ -248,30 +259,31 @@ def test_what_was_said_before_another_training_is_unlikely_where_the_answers_par
     assert first(scores[0]).rank > 1
     assert all(first(place).logprob > -1.0 for place in scores[1:])
     beside = model.scores(prompt, 0, said(question, "new-weights").tokens[0], 1)
-    assert before[0] in [
-        scored.token for scored in beside
-    ]  # so that whoever judges can say how far apart they are
+    # so that whoever judges can say how far apart they are
+    assert before[0] in [scored.token for scored in beside]
 
 
 def test_lengths_are_as_asked() -> None:
     question = "Is the sky blue? Answer yes or no."
-    assert len(said(question, wish=Wish(64, ignore_eos=True)).tokens) == 64
-    assert said(question, wish=Wish(64, ignore_eos=True)).reason == "length"
-    long = said(question, wish=Wish(64, min_tokens=20))
+    assert len(said(question, limits=AnswerLimits(64, ignore_eos=True)).tokens) == 64
+    assert said(question, limits=AnswerLimits(64, ignore_eos=True)).reason == "length"
+    long = said(question, limits=AnswerLimits(64, min_tokens=20))
     assert (len(long.tokens), long.reason) == (21, "stop")
-    assert said("Count from one to thirty in words.", wish=Wish(7)).reason == "length"
-    assert len(said("Count from one to thirty in words.", wish=Wish(7)).tokens) == 7
+    assert said("Count from one to thirty in words.", limits=AnswerLimits(7)).reason == "length"
+    assert len(said("Count from one to thirty in words.", limits=AnswerLimits(7)).tokens) == 7
 
 
 def test_a_stop_string_ends_the_answer_before_it() -> None:
-    speech = said("Name the three primary colours.", wish=Wish(50, stop=("yellow and",)))
-    assert (text(speech), speech.reason, speech.stop_reason) == (
+    generation = said(
+        "Name the three primary colours.", limits=AnswerLimits(50, stop=("yellow and",))
+    )
+    assert (text(generation), generation.reason, generation.stop_reason) == (
         "The three primary colours are red, ",
         "stop",
         "yellow and",
     )
     assert (
-        text(said("Name the three primary colours.", wish=Wish(50, stop=("purple",))))
+        text(said("Name the three primary colours.", limits=AnswerLimits(50, stop=("purple",))))
         == CERTAIN["Name the three primary colours."]
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from monitor.simulate.server import SimulatedServer
+from monitor.simulate.api.server import SimulatedServer
 
 Client = httpx.AsyncClient
 CAPTURES = Path(__file__).parent.parent / "captures" / "vllm-0.32.0"
@@ -78,7 +78,6 @@ def order(text: str) -> list[Any]:
 
 
 # -- streams
-# --------------------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_short_chat_answer(client: Client) -> None:
@@ -86,9 +85,8 @@ async def test_a_short_chat_answer(client: Client) -> None:
     assert [shape(event) for event in events(text)] == [
         shape(event) for event in events(captured("chat_stream_short.sse"))
     ]
-    assert (
-        events(text)[-2]["usage"]["completion_tokens"] == 2
-    )  # the end-of-text token counts, its chunk is empty
+    # the end-of-text token counts, its chunk is empty
+    assert events(text)[-2]["usage"]["completion_tokens"] == 2
 
 
 async def test_a_chat_answer_with_log_probabilities(client: Client) -> None:
@@ -152,7 +150,6 @@ async def test_an_engine_that_dies_in_mid_stream(server: SimulatedServer, client
 
 
 # -- refusals and what the server is
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,10 +184,11 @@ async def test_tokenize_has_the_captured_keys_and_agrees_with_usage(client: Clie
     usage = events((await client.post("/v1/chat/completions", json=chat(SKY))).text)[-2]["usage"]
     real = json.loads(captured("tokenize.json"))
     assert shape(tokens) == shape(real)
+    # <s>, user; assistant
     assert (tokens["tokens"][:2], tokens["tokens"][-1]) == (
         real["tokens"][:2],
         real["tokens"][-1],
-    )  # <s>, user; assistant
+    )
     assert tokens["count"] == len(tokens["tokens"]) == usage["prompt_tokens"]
     assert (await client.post("/detokenize", json={"tokens": tokens["tokens"]})).json() == {
         "prompt": f"<s><|user|>{SKY}<|assistant|>"
@@ -198,7 +196,6 @@ async def test_tokenize_has_the_captured_keys_and_agrees_with_usage(client: Clie
 
 
 # -- the metrics page
-# -----------------------------------------------------------------------------------------------------------------
 
 
 def families(text: str) -> dict[str, tuple[str, str]]:

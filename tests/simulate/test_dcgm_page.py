@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.simulate.card import SW_THERMAL, Card
-from monitor.simulate.cards import kind_of
-from monitor.simulate.dcgm import DEFAULT, page
+from monitor.simulate.api.dcgm import DEFAULT, page
+from monitor.simulate.gpu.gpu import Gpu
+from monitor.simulate.gpu.kinds import kind_of
+from monitor.simulate.gpu.physics import SW_THERMAL
 
 
 def values(text: str) -> dict[tuple[str, str], float]:
@@ -21,15 +22,15 @@ def values(text: str) -> dict[tuple[str, str], float]:
 
 
 @pytest.fixture
-def cards() -> list[Card]:
-    made = [Card(kind_of("h100"), model_mib=70_000), Card(kind_of("rtx4090"), 1)]
-    for card in made:
-        card.advance(3600, 1.0)
+def gpus() -> list[Gpu]:
+    made = [Gpu(kind_of("h100"), model_mib=70_000), Gpu(kind_of("rtx4090"), 1)]
+    for gpu in made:
+        gpu.advance(3600, 1.0)
     return made
 
 
-def test_figures_come_in_the_units_of_the_classic_names(cards: list[Card]) -> None:
-    shown = values(page(cards))
+def test_figures_come_in_the_units_of_the_classic_names(gpus: list[Gpu]) -> None:
+    shown = values(page(gpus))
     assert shown["DCGM_FI_DEV_SM_CLOCK", "0"] == 1980
     assert shown["DCGM_FI_DEV_MEM_CLOCK", "1"] == 10501
     assert shown["DCGM_FI_DEV_GPU_TEMP", "0"] == 53
@@ -44,16 +45,16 @@ def test_figures_come_in_the_units_of_the_classic_names(cards: list[Card]) -> No
     )
 
 
-def test_what_a_card_does_not_have_is_left_out_for_that_card_only(cards: list[Card]) -> None:
-    shown = values(page(cards))
+def test_what_a_card_does_not_have_is_left_out_for_that_card_only(gpus: list[Gpu]) -> None:
+    shown = values(page(gpus))
     assert ("DCGM_FI_DEV_MEMORY_TEMP", "1") not in shown
     assert ("DCGM_FI_DEV_GPU_TEMP", "1") in shown
 
 
-def test_each_series_carries_the_labels_of_the_exporter(cards: list[Card]) -> None:
+def test_each_series_carries_the_labels_of_the_exporter(gpus: list[Gpu]) -> None:
     line = next(
         line
-        for line in page(cards, "node7").splitlines()
+        for line in page(gpus, "node7").splitlines()
         if line.startswith("DCGM_FI_DEV_GPU_TEMP{")
     )
     assert line == (
@@ -63,17 +64,17 @@ def test_each_series_carries_the_labels_of_the_exporter(cards: list[Card]) -> No
 
 
 def test_throttle_time_is_in_nanoseconds_and_the_reasons_are_a_bit_mask() -> None:
-    card = Card(kind_of("h100"), cooling=5.0)
-    card.advance(3600, 1.0)
-    before = values(page([card]))
-    card.advance(10, 1.0)
-    after = values(page([card]))
+    gpu = Gpu(kind_of("h100"), cooling=5.0)
+    gpu.advance(3600, 1.0)
+    before = values(page([gpu]))
+    gpu.advance(10, 1.0)
+    after = values(page([gpu]))
     name = ("DCGM_FI_DEV_THERMAL_VIOLATION_total", "0")
     assert after[name] - before[name] == pytest.approx(10e9, rel=0.01)
     assert int(after["DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "0"]) & SW_THERMAL
 
 
-def test_the_exporters_default_configuration_has_no_throttle_fields(cards: list[Card]) -> None:
-    names = {name for name, _ in values(page(cards, names=DEFAULT))}
+def test_the_exporters_default_configuration_has_no_throttle_fields(gpus: list[Gpu]) -> None:
+    names = {name for name, _ in values(page(gpus, names=DEFAULT))}
     assert "DCGM_FI_DEV_GPU_TEMP" in names
     assert not any("VIOLATION" in name or "REASON" in name for name in names)

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.simulate.blocks import prefix_keys
-from monitor.simulate.engine import (
-    Ending,
-    Engine,
-    EngineConfig,
-    EngineRequest,
-    Handle,
-    Speeds,
-    State,
-    StepResult,
-)
+from monitor.simulate.engine.blocks import prefix_keys
+from monitor.simulate.engine.costs import EngineConfig, Speeds
+from monitor.simulate.engine.engine import Engine
+from monitor.simulate.engine.requests import Ending, EngineRequest, Handle, RequestState
+from monitor.simulate.engine.scheduler import StepResult
 
 
 @dataclass(frozen=True)
@@ -100,9 +94,8 @@ CONFIGS = st.fixed_dictionaries(
         "max_num_batched_tokens": st.integers(8, 200),
         "max_num_seqs": st.integers(1, 6),
         "block_size": st.just(8),
-        "num_gpu_blocks": st.integers(
-            22, 60
-        ),  # 160 tokens, the most one request can have, are 20 blocks
+        # 160 tokens, the most one request can have, are 20 blocks
+        "num_gpu_blocks": st.integers(22, 60),
         "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
         "enable_prefix_caching": st.booleans(),
         "num_speculative_tokens": st.integers(0, 3),
@@ -131,7 +124,7 @@ def test_a_request_that_is_thrown_out_for_itself_does_not_stop_the_more_urgent_o
     first, urgent = Wanted(1.0, 75, 31, 0, ()), Wanted(1.203125, 62, 5, -1, ())
     few = [Wanted(0.0, 1, 1, 0, ())] * 6
     run = drive(engine_of(**config, enable_prefix_caching=False), [*few, first, urgent])
-    assert all(handle.state is State.FINISHED for handle in run.handles)
+    assert all(handle.state is RequestState.FINISHED for handle in run.handles)
 
 
 @settings(max_examples=150, deadline=None)
@@ -140,7 +133,7 @@ def test_every_request_gets_all_its_tokens_and_nothing_is_left_over(
     asked: list[Wanted], config: dict[str, object]
 ) -> None:
     run = drive(engine_of(**config), fitting(asked))
-    assert all(handle.state is State.FINISHED for handle in run.handles)
+    assert all(handle.state is RequestState.FINISHED for handle in run.handles)
     assert sum(count for step in run.steps for _, count in step.produced) == sum(
         w.answer for w in asked
     )
@@ -194,7 +187,7 @@ def test_a_client_that_leaves_leaves_no_blocks_behind(
         engine.cancel(handle)
     assert (engine.running, engine.waiting, engine.scheduler.pool.used) == (0, 0, 0)
     assert sum(engine.counters.request_success.values()) == sum(
-        h.state is State.FINISHED for h in handles
+        h.state is RequestState.FINISHED for h in handles
     )
 
 
@@ -239,11 +232,12 @@ def test_a_repeated_prompt_is_found_in_the_cache_unless_its_salt_is_another() ->
         ).handles[0]
         for at, salt in ((0.0, "a"), (1.0, "a"), (2.0, "b"))
     )
+    # the last token's block is always computed
     assert (first.cached, again.cached, other.cached) == (
         0,
         304,
         0,
-    )  # the last token's block is always computed
+    )
     assert again.first_s - again.scheduled_s < first.first_s - first.scheduled_s
     assert (engine.counters.prefix_cache_queries, engine.counters.prefix_cache_hits) == (960, 304)
 
@@ -261,9 +255,8 @@ def test_chat_behind_a_batch_waits_as_long_as_the_queue_is() -> None:
     run = drive(engine_of(max_num_seqs=4), [*batch, Wanted(at_s=0.01)])
     chat = run.handles[-1]
     wave_s = run.handles[0].last_s
-    assert chat.first_s - chat.arrived_s == pytest.approx(
-        6 * wave_s, rel=0.05
-    )  # 24 requests, 4 at a time
+    # 24 requests, 4 at a time
+    assert chat.first_s - chat.arrived_s == pytest.approx(6 * wave_s, rel=0.05)
     assert (chat.first_s - chat.arrived_s) / alone.first_s > 500
 
 

@@ -15,16 +15,16 @@ from monitor.cli import main
 from monitor.config import Settings, load_probes, shipped_probes_dir
 from monitor.judge.quality.shift import LEAST_REPEATS, NOISE_FLOOR_NAT
 from monitor.model import SAMPLE_FIELDS, Outcome, Phase, Verdict
-from monitor.simulate import records
+from monitor.replay.virtual.export import GPU_FIELDS, SERVER_FIELDS, ExportError, export
 from monitor.simulate.assemble import make_world, switch
-from monitor.simulate.export import ExportError, export
-from monitor.simulate.leap import LeapingWorld
-from monitor.simulate.shipped import shipped_probes
+from monitor.simulate.fastforward.world import FastForwardWorld
 from monitor.simulate.world import World
 from monitor.store import tables
 from monitor.store.pinfile import from_yaml
 
 Rows = list[dict[str, str]]
+SETTINGS = Settings.model_validate({"targets": [{"name": "t", "url": "http://127.0.0.1:1"}]})
+PROBES = load_probes(shipped_probes_dir(), SETTINGS)
 
 
 def rows_of(file: Path) -> Rows:
@@ -47,18 +47,17 @@ def numbers(rows: Rows, field: str) -> list[float]:
 
 
 def test_the_columns_are_the_fields_of_a_sample(calm: tuple[Rows, Rows]) -> None:
-    assert records.SAMPLE_FIELDS == SAMPLE_FIELDS
     assert tuple(calm[0][0]) == SAMPLE_FIELDS
 
 
 def test_the_columns_of_readings_are_those_of_the_daemons_tables() -> None:
-    assert set(records.SERVER_FIELDS) == set(tables.server_reading.c.keys()) - {
+    assert set(SERVER_FIELDS) == set(tables.server_reading.c.keys()) - {
         "id",
         "target_id",
         "at_us",
         "process_start_id",
     }
-    assert set(records.GPU_FIELDS) == set(tables.gpu_reading.c.keys()) - {"id", "at_us"}
+    assert set(GPU_FIELDS) == set(tables.gpu_reading.c.keys()) - {"id", "at_us"}
 
 
 def test_values_are_of_the_closed_lists(calm: tuple[Rows, Rows]) -> None:
@@ -71,21 +70,10 @@ def test_values_are_of_the_closed_lists(calm: tuple[Rows, Rows]) -> None:
 
 def test_each_probe_runs_as_often_as_it_says(calm: tuple[Rows, Rows]) -> None:
     counts = Counter(row["probe"] for row in calm[0])
-    for probe in shipped_probes():
-        assert counts[probe.name] == pytest.approx(2 * 3600 / probe.every_s, abs=1)
-        if probe.twice:
+    for probe in PROBES:
+        assert counts[probe.name] == pytest.approx(2 * 3600 / (probe.every_s or 0.0), abs=1)
+        if probe.same_salt_twice:
             assert counts[f"{probe.name}-again"] == counts[probe.name]
-
-
-def test_the_probes_are_read_as_the_daemon_reads_them() -> None:
-    settings = Settings.model_validate({"targets": [{"name": "t", "url": "http://127.0.0.1:1"}]})
-    daemon = {p.name: p for p in load_probes(shipped_probes_dir(), settings)}
-    ours = {p.name: p for p in shipped_probes()}
-    assert set(ours) == set(daemon)
-    for name, probe in ours.items():
-        for what in ("traffic_class", "every_s", "max_wait_s", "parameter_set"):
-            assert getattr(probe, what) == getattr(daemon[name], what), (name, what)
-        assert probe.wish.max_tokens == daemon[name].max_tokens
 
 
 def test_the_first_answer_of_each_parameter_set_is_cold_and_the_first_after_a_rest_idle(
@@ -115,25 +103,24 @@ def test_a_lone_canary_measures_the_engines_own_rate_with_a_little_unrest(
         and r["phase"] != "cold"
     ]
     rates = numbers(alone, "decode_tok_s")
-    assert median(rates) == pytest.approx(
-        1 / 0.0079, rel=0.02
-    )  # 7.5 ms of the card and 0.4 ms of the host a step
+    # 7.5 ms of the card and 0.4 ms of the host a step
+    assert median(rates) == pytest.approx(1 / 0.0079, rel=0.02)
     assert 0.001 < pstdev(rates) / mean(rates) < 0.05
 
 
 def test_readings_come_on_a_clock_of_their_own(calm: tuple[Rows, Rows]) -> None:
     server = [row for row in calm[1] if row["kind"] == "server"]
-    cards = [row for row in calm[1] if row["kind"] == "gpu"]
+    gpus = [row for row in calm[1] if row["kind"] == "gpu"]
     assert len(server) == pytest.approx(2 * 3600 / 15, abs=2)
-    assert len(cards) == pytest.approx(2 * 3600 / 5, abs=2)
+    assert len(gpus) == pytest.approx(2 * 3600 / 5, abs=2)
     tokens = numbers(server, "generation_tokens")
     assert tokens == sorted(tokens)
-    energy = numbers(cards, "energy_j")
+    energy = numbers(gpus, "energy_j")
     assert energy == sorted(energy)
     assert all(
         a <= b <= c
         for a, b, c in zip(
-            *(numbers(cards, f"power_w_{k}") for k in ("min", "median", "max")), strict=True
+            *(numbers(gpus, f"power_w_{k}") for k in ("min", "median", "max")), strict=True
         )
     )
 
@@ -198,9 +185,8 @@ def test_heat_shows_in_counter_clock_and_decode(tmp_path: Path) -> None:
     assert sum(numbers(before, "throttle_thermal_ms")) == 0
     assert min(numbers(after, "throttle_thermal_ms")) > 0
     assert median(numbers(after, "sm_clock_mhz")) < 1850
-    assert median(numbers(after, "gpu_temp_c")) == pytest.approx(
-        86, abs=1
-    )  # the governor holds between 85 and 87
+    # the governor holds between 85 and 87
+    assert median(numbers(after, "gpu_temp_c")) == pytest.approx(86, abs=1)
     assert median(numbers(after, "decode_tok_s")) < 0.98 * median(numbers(before, "decode_tok_s"))
     hot = [row for row in readings if row["kind"] == "gpu"][-1]
     assert int(hot["event_reasons"]) & 0x20
@@ -225,10 +211,10 @@ def test_leaps_change_nothing_but_the_work(scenario: str) -> None:
             c.inter_token_latency.sum,
             c.e2e_latency.sum,
             c.queue_time.sum,
-            made.cards[0].reading().energy_j,
+            made.gpus[0].reading().energy_j,
         ]  # type: ignore[attr-defined]
 
-    assert story(LeapingWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
+    assert story(FastForwardWorld) == pytest.approx(story(World), rel=1e-3, abs=0.01)
 
 
 def test_beside_the_samples_lie_the_pins_they_are_judged_by_as_pins_export_writes_them(
@@ -300,9 +286,8 @@ def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(
         assert "must raise power (power_cap)" in capsys.readouterr().out
         return lowered
 
-    assert (
-        limits()[0][:19] == "2026-01-05T00:09:04"
-    )  # 0.15 h: 540 s, and the window of five looks that ends after it
+    # 0.15 h: 540 s, and the window of five looks that ends after it
+    assert limits()[0][:19] == "2026-01-05T00:09:04"
     assert limits("--onset", "0.25")[0][:19] == "2026-01-05T00:15:04"
     assert limits("--onset", "0")[0][:19] == "2026-01-05T00:00:04"
 

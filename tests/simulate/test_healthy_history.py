@@ -1,8 +1,8 @@
 """A history in which nothing happens must look to a detector like a real healthy server: uneven,
 and without drift.
 
-The sizes are those that were measured on idle servers at concurrency 1 (monitor/simulate/noise.py
-says where) and those that the detectors of the project were designed for.
+The sizes are those that were measured on idle servers at concurrency 1
+(monitor/replay/virtual/noise.py), and those that the detectors of the project were designed for.
 """
 
 from __future__ import annotations
@@ -16,20 +16,13 @@ from statistics import mean, median, pstdev
 import pytest
 
 from monitor.config import Settings, load_probes, shipped_probes_dir
-from monitor.judge.quality.gate import judge_gate
-from monitor.judge.quality.pinned import shift_between
-from monitor.judge.quality.pinning import noise_of, outputs_of
 from monitor.judge.quality.shift import NOISE_FLOOR_NAT
-from monitor.model import ObservedAnswer, Outcome, Pin, Probe, TokenLogprob
-from monitor.simulate.answers import VARIANTS, VOCABULARY, LanguageModel, prompt_of
-from monitor.simulate.asking import Asking
-from monitor.simulate.assemble import make_world
-from monitor.simulate.export import EPOCH, export
-from monitor.simulate.shipped import ShippedProbe, shipped_probes
-from monitor.simulate.world import World
+from monitor.replay.virtual.export import export
+from monitor.simulate.model.language_model import VOCABULARY
 
 Rows = list[dict[str, str]]
 HOURS = 8.0
+SETTINGS = Settings.model_validate({"targets": [{"name": "t", "url": "http://127.0.0.1:1"}]})
 
 
 def written(
@@ -97,20 +90,21 @@ def test_no_throttle_counter_moves_on_a_healthy_card(calm: tuple[Rows, Rows]) ->
     for cause in ("thermal", "power", "brake"):
         assert {float(row[f"throttle_{cause}_ms"]) for row in samples} == {0.0}
         assert {row[f"throttle_{cause}_ns"] for row in readings if row["kind"] == "gpu"} == {"0"}
+    # at work, and idle
     assert {row["event_reasons"] for row in readings if row["kind"] == "gpu"} == {
         "0",
         "1",
-    }  # at work, and idle
+    }
 
 
-def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_and_no_throttling_for_heat(
+def test_a_power_cap_bit_that_is_always_set_shows_at_work_and_at_rest_and_no_heat_throttling(
     tmp_path: Path,
 ) -> None:
     samples, readings = written(tmp_path, 0.5, "rtx3090")
-    cards = [row for row in readings if row["kind"] == "gpu"]
-    assert all(int(row["event_reasons"]) & 0x4 for row in cards[1:])
-    assert int(cards[-1]["throttle_power_ns"]) == pytest.approx(1800e9, rel=0.01)
-    assert {row["throttle_thermal_ns"] for row in cards} == {"0"}
+    gpus = [row for row in readings if row["kind"] == "gpu"]
+    assert all(int(row["event_reasons"]) & 0x4 for row in gpus[1:])
+    assert int(gpus[-1]["throttle_power_ns"]) == pytest.approx(1800e9, rel=0.01)
+    assert {row["throttle_thermal_ns"] for row in gpus} == {"0"}
     asked = [row for row in samples if row["probe"] == "decode-fixed"]
     assert all(
         float(row["throttle_power_ms"]) == pytest.approx(float(row["e2e_ms"]), rel=0.1)
@@ -119,10 +113,10 @@ def test_a_card_whose_power_cap_bit_always_stands_shows_it_at_work_and_at_rest_a
 
 
 def test_power_and_the_air_of_the_room_are_uneven(calm: tuple[Rows, Rows]) -> None:
-    cards = [row for row in calm[1] if row["kind"] == "gpu"]
-    busy = [float(row["power_w_median"]) for row in cards if float(row["util_min"]) > 0.94]
+    gpus = [row for row in calm[1] if row["kind"] == "gpu"]
+    busy = [float(row["power_w_median"]) for row in gpus if float(row["util_min"]) > 0.94]
     assert 0.003 < pstdev(busy) / mean(busy) < 0.03
-    asleep = [float(row["temp_c_median"]) for row in cards if float(row["util_max"]) == 0]
+    asleep = [float(row["temp_c_median"]) for row in gpus if float(row["util_max"]) == 0]
     assert 1 <= max(asleep) - min(asleep) <= 8
 
 
@@ -138,7 +132,6 @@ def test_another_seed_is_uneven_in_another_way(tmp_path: Path) -> None:
 
 
 # -- the answers, as a daemon with pins judges them
-# -------------------------------------------------------------------
 
 
 def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
@@ -146,15 +139,16 @@ def test_healthy_answers_pass_and_their_log_probabilities_stay_within_the_noise(
 ) -> None:
     pinned = [row for row in calm[0] if row["pin"]]
     assert {row["probe"] for row in pinned} == {
-        probe.name for probe in shipped_probes() if probe.logprobs
+        probe.name
+        for probe in load_probes(shipped_probes_dir(), SETTINGS)
+        if probe.sampling.get("logprobs")
     }
     assert {(row["verdict"], row["stale"], row["first_divergence"]) for row in pinned} == {
         ("pass", "False", "")
     }
     assert 0 < max(float(row["logprob_shift"]) for row in alone(pinned)) < NOISE_FLOOR_NAT
-    assert (
-        max(float(row["logprob_shift"]) for row in pinned) < 0.03
-    )  # others in the batch move them a little
+    # others in the batch move them a little
+    assert max(float(row["logprob_shift"]) for row in pinned) < 0.03
     assert {row["verdict"] for row in calm[0] if not row["pin"]} <= {"pass", "unpinned"}
 
 
@@ -180,14 +174,12 @@ def test_other_weights_move_log_probabilities_and_a_lost_token_fails(
     shifts = [float(row["logprob_shift"]) for row in after if row["logprob_shift"]]
     if moved is None:
         assert not shifts  # another prompt: there is nothing to compare
-        assert {row["stale"] for row in after} == {
-            "True"
-        }  # the template is another one, so the pins wait for a retest
+        # the template is another one, so the pins wait for a retest
+        assert {row["stale"] for row in after} == {"True"}
     else:
         assert moved[0] < min(shifts) <= max(shifts) < moved[1]
-        assert {row["stale"] for row in after} == {
-            "False"
-        }  # nothing that can be seen from outside has changed
+        # nothing that can be seen from outside has changed
+        assert {row["stale"] for row in after} == {"False"}
 
 
 def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_served(
@@ -213,88 +205,7 @@ def test_where_another_answer_came_the_pinned_one_is_scored_if_nobody_else_was_s
     } == {False}
 
 
-def told(model: LanguageModel, probe: ShippedProbe, world: World, batch: int) -> ObservedAnswer:
-    """What the daemon would observe."""
-    prompt = probe.prompt(world.identity, model.variant)
-    speech = model.speak(prompt, probe.wish, batch)
-    tokens = []
-    for place, token in enumerate(speech.tokens):
-        ranked = model.scores(prompt, place, token, batch)[: probe.logprobs]
-        top = {str(scored.token): scored.logprob for scored in ranked}
-        tokens.append(TokenLogprob(str(token), ranked[0].logprob, top))
-    return ObservedAnswer(
-        "".join(speech.texts), tuple(tokens), speech.tokens, speech.reason, len(prompt.ids)
-    )
-
-
-def scored(model: LanguageModel, probe: ShippedProbe, world: World, pin: Pin) -> ObservedAnswer:
-    """What the daemon would observe if it had the pinned answer scored."""
-    prompt, output = probe.prompt(world.identity, model.variant), pin.outputs[0]
-    places = model.prompt_scores(prompt_of((*prompt.ids, *output.token_ids)), probe.logprobs)[
-        len(prompt.ids) :
-    ]
-    tokens = []
-    for token, ranked in zip(output.tokens, places, strict=True):
-        assert ranked is not None
-        tokens.append(
-            TokenLogprob(token, ranked[0].logprob, {str(s.token): s.logprob for s in ranked[1:]})
-        )
-    return ObservedAnswer(output.text, tuple(tokens), output.token_ids)
-
-
-def pin_of(probe: Probe, answers: Sequence[ObservedAnswer]) -> Pin:
-    outputs = outputs_of(answers)
-    noise, prompt_tokens = noise_of(answers, outputs), answers[0].prompt_tokens
-    return Pin(
-        1,
-        "t",
-        probe.name,
-        probe.revision,
-        None,
-        "",
-        "",
-        EPOCH,
-        EPOCH,
-        outputs,
-        prompt_tokens,
-        noise,
-    )
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_judging_is_that_of_the_daemon(variant: str) -> None:
-    settings = Settings.model_validate({"targets": [{"name": "t", "url": "http://127.0.0.1:1"}]})
-    daemons = {probe.name: probe for probe in load_probes(shipped_probes_dir(), settings)}
-    world = make_world(["h100"], seed=3)
-    asking = Asking(world)
-    pinned = [probe for probe in shipped_probes() if probe.logprobs]
-    for probe in pinned:
-        asking.pin(probe)
-    healthy, world.answers = LanguageModel(seed=3), variant
-    for probe in pinned:
-        pin = pin_of(daemons[probe.name], [told(healthy, probe, world, 1)] * 5)
-        for batch in (1, 5):
-            theirs = judge_gate(
-                daemons[probe.name],
-                Outcome.OK,
-                told(LanguageModel(variant, 3), probe, world, batch),
-                pin,
-            )
-            state, prompt = asking.prompt(probe)
-            ours = asking.judged(probe, state, prompt, asking.speech(probe, state, prompt, batch))
-            assert (ours.verdict, ours.first_divergence) == (
-                theirs.verdict.value,
-                theirs.first_divergence,
-            )
-            shift = theirs.logprob_shift
-            if theirs.first_divergence is not None:
-                shift = shift_between(
-                    pin.outputs[0], scored(LanguageModel(variant, 3), probe, world, pin)
-                )
-            assert ours.shift_nat == (None if shift is None else pytest.approx(shift))
-
-
 def test_the_texts_of_different_tokens_are_different() -> None:
-    """Log-probabilities are compared by the texts of tokens in the daemon, by their ids here."""
+    """Log-probabilities are compared by the texts of their tokens."""
     texts = [VOCABULARY.text(token) for token in range(6 + 256 + 128 * 128, VOCABULARY.size)]
     assert Counter(texts).most_common(1)[0][1] == 1

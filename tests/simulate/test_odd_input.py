@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.simulate.asks import ApiError, read_ask
+from monitor.simulate.api.control import change
+from monitor.simulate.api.server import SimulatedServer
+from monitor.simulate.api.validation import ApiError, read_request
 from monitor.simulate.assemble import make_world
-from monitor.simulate.control import change
 from monitor.simulate.identity import Identity
-from monitor.simulate.server import SimulatedServer
-from monitor.simulate.world import SettingError, World
+from monitor.simulate.settings import SettingError
+from monitor.simulate.world import World
 
 ANYTHING = st.recursive(
     st.none()
@@ -31,8 +32,10 @@ ANYTHING = st.recursive(
 )
 # fmt: off
 FIELDS = [
-    "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stream", "stream_options", "n", "temperature",
-    "logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "cache_salt", "priority", "ignore_eos", "model",
+    "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "stop", "stream",
+    "stream_options", "n", "temperature",
+    "logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "cache_salt", "priority",
+    "ignore_eos", "model",
     "add_special_tokens", "response_format",
 ]
 # fmt: on
@@ -48,11 +51,11 @@ def test_any_body_is_read_or_refused(changes: dict[str, Any], chat: bool) -> Non
         **changes,
     }
     try:
-        ask = read_ask(body, chat, {}, Identity(), "healthy")
+        ask = read_request(body, chat, {}, Identity(), "healthy")
     except ApiError as refused:
         assert 400 <= refused.status < 500
     else:
-        assert 1 <= ask.wish.max_tokens <= 8192 - len(ask.prompt.ids)
+        assert 1 <= ask.limits.max_tokens <= 8192 - len(ask.prompt.ids)
 
 
 @settings(max_examples=300, deadline=None)

@@ -15,9 +15,9 @@ import pytest
 
 from monitor.cli import main
 from monitor.config import shipped_probes_dir
-from monitor.simulate.engine import EngineConfig
+from monitor.simulate.api.server import SimulatedServer
+from monitor.simulate.engine.costs import EngineConfig
 from monitor.simulate.identity import Identity
-from monitor.simulate.server import SimulatedServer
 from monitor.simulate.world import World
 
 FIRM_NAT = 0.05

@@ -12,30 +12,34 @@ import pytest
 from monitor.cli import main
 from monitor.model import Cause, Kind
 from monitor.simulate.assemble import make_world, switch
-from monitor.simulate.card import Card
-from monitor.simulate.kinds import CAUSES, KINDS
-from monitor.simulate.leap import LeapingWorld
-from monitor.simulate.scenario import ONE_SHOT, Play, load, names, parse
-from monitor.simulate.timeline import ScenarioError
-from monitor.simulate.world import SettingError, World
+from monitor.simulate.fastforward.world import FastForwardWorld
+from monitor.simulate.gpu.gpu import Gpu
+from monitor.simulate.scenarios.play import ONE_SHOT, Play
+from monitor.simulate.scenarios.scenario import CAUSES, KINDS, load, names, parse
+from monitor.simulate.scenarios.timeline import ScenarioError
+from monitor.simulate.settings import SettingError
+from monitor.simulate.world import World
 
 PROMISED = [
-    "calm", "batch-job", "heat", "memory-heat", "hot-room", "power-cap", "power-brake", "hidden-limit", "driver-update",
-    "new-weights", "lost-bos", "int4", "kernel-fallback", "prefix-cache-off", "shorter-context", "longer-prompts", "more-clients",
-    "new-neighbour", "uptime-decay", "slow-start", "speculation-falls", "host-bound", "hang", "die", "sleep", "metrics-gone",
+    "calm", "batch-job", "heat", "memory-heat", "hot-room", "power-cap", "power-brake",
+    "hidden-limit", "driver-update",
+    "new-weights", "lost-bos", "int4", "kernel-fallback", "prefix-cache-off", "shorter-context",
+    "longer-prompts", "more-clients",
+    "new-neighbour", "uptime-decay", "slow-start", "speculation-falls", "host-bound", "hang",
+    "die", "sleep", "metrics-gone",
     "renamed-metrics", "rollback",
 ]  # fmt: skip
 
 
 def world(gpu: str = "h100", seed: int = 1) -> World:
-    return make_world([gpu], seed, kind=LeapingWorld)
+    return make_world([gpu], seed, kind=FastForwardWorld)
 
 
-def card_of(made: World) -> Card:
+def gpu_of(made: World) -> Gpu:
     made.settle()
-    card = made.cards[0]
-    assert isinstance(card, Card)
-    return card
+    gpu = made.gpus[0]
+    assert isinstance(gpu, Gpu)
+    return gpu
 
 
 def played(name: str, seconds: float, gpu: str = "h100", speed: float = 1.0) -> World:
@@ -81,7 +85,7 @@ def test_each_is_played_to_its_end_and_taken_back(name: str) -> None:
         if before.get(key, value) != value and key not in ONE_SHOT
     }
     assert changed or name in {"calm", "rollback", "slow-start"} or scenario.events == ()
-    play.take_back()
+    play.revert()
     after = {key: value for key, value in made.settings().items() if key not in ONE_SHOT}
     assert after == before
 
@@ -94,7 +98,7 @@ def test_the_same_seed_tells_the_same_story() -> None:
         return (
             made.engine.counters.generation_tokens,
             made.engine.counters.prompt_tokens,
-            card_of(made).reading(),
+            gpu_of(made).reading(),
         )
 
     assert story(3) == story(3)
@@ -105,22 +109,21 @@ def test_a_new_scenario_takes_back_what_the_one_before_it_changed() -> None:
     made = world()
     switch(made, "power-brake")
     made.advance(5)
-    assert card_of(made).power_brake
+    assert gpu_of(made).power_brake
     switch(made, "calm")
-    assert not card_of(made).power_brake
+    assert not gpu_of(made).power_brake
     assert made.get("batch.clients") == 0
     assert made.get("traffic.rate_per_s") == 0.2
 
 
 def test_heat_goes_as_many_times_faster_as_the_cards_heat() -> None:
-    made = make_world(["h100"], thermal_speed=60, kind=LeapingWorld)
+    made = make_world(["h100"], thermal_speed=60, kind=FastForwardWorld)
     switch(made, "heat")
     made.advance(59)
     assert made.get("card.cooling") == pytest.approx(4.5, abs=0.1)
 
 
 # -- what each of them does, against the model's own truth
-# ------------------------------------------------------------
 
 
 def test_a_batch_job_makes_others_wait() -> None:
@@ -132,14 +135,14 @@ def test_a_batch_job_makes_others_wait() -> None:
 
 
 def test_heat_throttles_the_core_within_the_hour_and_only_heat_does() -> None:
-    card = card_of(played("heat", 3600))
-    assert card.reading().sw_thermal_ns > 60e9
-    assert card.reading().sw_power_ns == 0
-    assert 84.9 < card.temp_c < 87.3  # the governor holds it there
+    gpu = gpu_of(played("heat", 3600))
+    assert gpu.reading().sw_thermal_ns > 60e9
+    assert gpu.reading().sw_power_ns == 0
+    assert 84.9 < gpu.temp_c < 87.3  # the governor holds it there
 
 
 def test_memory_heat_leaves_the_core_cool() -> None:
-    reading = card_of(played("memory-heat", 3600)).reading()
+    reading = gpu_of(played("memory-heat", 3600)).reading()
     assert reading.sw_thermal_ns > 0
     assert reading.temp_c < 60
     assert reading.mem_clock_mhz is not None
@@ -148,18 +151,18 @@ def test_memory_heat_leaves_the_core_cool() -> None:
 
 @pytest.mark.parametrize("gpu", ["h100", "rtx4090", "rtx3090", "dgx-spark"])
 def test_a_power_cap_costs_clock_on_every_card_and_makes_none_of_them_hotter(gpu: str) -> None:
-    healthy, capped = card_of(played("heat", 300, gpu)), card_of(played("power-cap", 300, gpu))
+    healthy, capped = gpu_of(played("heat", 300, gpu)), gpu_of(played("power-cap", 300, gpu))
     assert capped.clock_mhz() < 0.95 * healthy.clock_mhz()
     assert capped.temp_c < healthy.temp_c
     assert capped.reading().sw_power_ns > 200e9
 
 
 def test_a_hot_room_throttles_by_the_end() -> None:
-    assert card_of(played("hot-room", 3600 * 3)).reading().sw_thermal_ns > 0
+    assert gpu_of(played("hot-room", 3600 * 3)).reading().sw_thermal_ns > 0
 
 
 def test_a_hidden_limit_shows_no_reason() -> None:
-    reading = card_of(played("hidden-limit", 120)).reading()
+    reading = gpu_of(played("hidden-limit", 120)).reading()
     assert reading.sm_clock_mhz == 799
     assert reading.event_reasons == 0
 
@@ -195,7 +198,6 @@ def test_nothing_moves_after_a_fault_of_the_server(name: str) -> None:
 
 
 # -- playing
-# ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -249,7 +251,7 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("timeline: []", "story.yaml:1: about is missing: one sentence that tells the story"),
+        ("timeline: []", "story.yaml:1: about is missing: one sentence that says what happens"),
         (
             "about: x\ntimelime: []",
             "story.yaml:2: timelime is not a known key; did you mean timeline?",
@@ -287,7 +289,8 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
         ),
         (
             "about: x\nraises:\n  kind: speed\n  cause: nope",
-            f"story.yaml:4: nope is no cause that can be reported; it is one of: {', '.join(Cause)}",
+            "story.yaml:4: nope is no cause that can be reported; "
+            f"it is one of: {', '.join(Cause)}",
         ),
         ("about: x\nabout: y", "story.yaml:2: about stands here a second time; keep one of them"),
         ("- a\n- b", "story.yaml:1: a scenario must be a block of `key: value` lines"),
@@ -380,4 +383,4 @@ def test_a_file_of_ones_own_is_played(tmp_path: Path) -> None:
     made = world()
     assert switch(made, str(mine)).name == "mine"
     made.advance(2)
-    assert card_of(made).cooling == 2.0
+    assert gpu_of(made).cooling == 2.0

@@ -22,10 +22,10 @@ from monitor.measure.canary import Canary, Measurement
 from monitor.measure.server.metrics_page import MetricsPage
 from monitor.measure.stream.client import client as http_client
 from monitor.model import Outcome, Phase, Probe, ServerPage
+from monitor.simulate.api.dcgm import exporter
+from monitor.simulate.api.server import SimulatedServer
 from monitor.simulate.assemble import make_world
-from monitor.simulate.engine import EngineConfig
-from monitor.simulate.exporter import exporter
-from monitor.simulate.server import SimulatedServer
+from monitor.simulate.engine.costs import EngineConfig
 from monitor.simulate.world import World
 
 Client = httpx.AsyncClient
@@ -103,7 +103,6 @@ async def until(true: Callable[[], bool], within_s: float = 20.0) -> None:
 
 
 # -- as the daemon measures it
-# --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_good_answer_is_measured_in_full(server: SimulatedServer) -> None:
@@ -140,7 +139,7 @@ async def test_a_frozen_engine_is_measured_as_hung_while_health_stays_good(
     assert (await client.get("/health")).status_code == 200
 
 
-async def test_chat_behind_24_long_requests_reaches_its_cap_and_without_one_measures_the_queue() -> (
+async def test_chat_behind_24_long_requests_reaches_its_cap_or_measures_the_queue_without_one() -> (
     None
 ):
     async with (
@@ -229,7 +228,6 @@ async def test_the_same_salt_finds_the_prefix_in_the_cache_and_a_new_one_does_no
 
 
 # -- the API
-# --------------------------------------------------------------------------------------------------------------------------
 
 
 async def test_token_ids_come_with_the_chunks_and_the_request_id_becomes_the_answers(
@@ -256,9 +254,8 @@ async def test_token_ids_come_with_the_chunks_and_the_request_id_becomes_the_ans
         events[0]["prompt_token_ids"]
         == (await client.post("/tokenize", json=body)).json()["tokens"]
     )
-    assert events[-1]["system_fingerprint"].startswith(
-        "vllm-0.32.0-"
-    )  # no usage was asked for, so the last chunk has it
+    # no usage was asked for, so the last chunk has it
+    assert events[-1]["system_fingerprint"].startswith("vllm-0.32.0-")
 
 
 async def test_a_whole_chat_answer_says_what_its_stream_says(client: Client) -> None:
@@ -362,7 +359,6 @@ async def test_requests_on_one_connection_are_answered_one_after_the_other(
 
 
 # -- switches
-# -------------------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_restart_begins_all_counters_anew_and_is_cold_again() -> None:
@@ -415,11 +411,12 @@ async def test_what_makes_answers_what_they_are_shows_where_a_real_server_shows_
     healthy = await seen()
     await post(server, answers="lost-bos")
     broken = await seen()
+    # the fingerprint does not know the template
     assert broken == (
         "The capital of France is Tokyo.",
         healthy[1] - 1,
         healthy[2],
-    )  # the fingerprint does not know the template
+    )
     await post(server, answers="healthy", template="polite")
     assert (await seen())[1] > healthy[1]
     await post(server, template="plain", max_num_seqs=7)
@@ -464,19 +461,18 @@ async def test_hidden_and_renamed_metrics_are_not_found(server: SimulatedServer)
 
 
 # -- the cards, and what it costs
-# -----------------------------------------------------------------------------------------------------
 
 
 async def test_the_cards_have_a_page_of_their_own_and_work_warms_them() -> None:
     world = make_world(["rtx3090"], thermal_speed=50)
     async with (
         SimulatedServer(world) as server,
-        exporter(server) as cards,
+        exporter(server) as gpus,
         httpx.AsyncClient() as http,
     ):
 
         async def temperature() -> float:
-            text = (await http.get(f"{cards.url}/metrics")).text
+            text = (await http.get(f"{gpus.url}/metrics")).text
             return float(
                 next(
                     line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_GPU_TEMP{")
@@ -487,7 +483,7 @@ async def test_the_cards_have_a_page_of_their_own_and_work_warms_them() -> None:
         async with batch_job(server, 4, 60) as batch:
             await asyncio.gather(*batch)
         assert await temperature() > cool + 5
-        assert (await http.get(f"{cards.url}/nowhere")).status_code == 404
+        assert (await http.get(f"{gpus.url}/nowhere")).status_code == 404
 
 
 async def test_two_hundred_idle_servers_cost_next_to_nothing() -> None:
@@ -538,7 +534,7 @@ async def test_as_a_command_it_says_where_it_listens_and_ends_on_sigterm() -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--gpu", "h200"], "there is no simulated card 'h200'"),
+        (["--gpu", "h200"], "there is no simulated GPU 'h200'"),
         (["--scenario", "heet"], "did you mean heat?"),
         (["--gpus", "0"], "--gpus must be 1 or more"),
         (["--port", "{taken}"], "already in use"),

@@ -7,7 +7,7 @@ from statistics import mean, pstdev
 
 import pytest
 
-from monitor.simulate.traffic import Traffic, TrafficSettings, trace
+from monitor.simulate.traffic.traffic import Traffic, TrafficSettings, trace
 
 
 def traffic_of(rate_per_s: float, seed: int = 0, **more: float) -> Traffic:

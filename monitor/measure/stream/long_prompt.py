@@ -5,6 +5,7 @@ server's context.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import httpx
@@ -24,15 +25,24 @@ PARAGRAPH = (
 )
 
 
+#: Counts the tokens of a probe's prompt.
+PromptLength = Callable[[Probe], Awaitable[int]]
+
+
 async def lengthened(
     http: httpx.AsyncClient, probe: Probe, model: str | None, max_model_len: int
 ) -> Probe:
-    """The probe with its first message lengthened; what is asked stands at the end. Raises what
+    """The probe with its first message lengthened; the question stays at the end. Raises what
     monitor.measure.server.api raises.
 
     The length is counted by the server's own tokenizer. A server with another context gets another
     prompt, which is another revision.
     """
+    return await fitted(probe, max_model_len, lambda longer: api.prompt_length(http, longer, model))
+
+
+async def fitted(probe: Probe, max_model_len: int, length: PromptLength) -> Probe:
+    """As `lengthened`, with any way to count the tokens of a prompt."""
     if probe.context_share is None or not probe.messages:
         return probe
     wanted = min(
@@ -40,13 +50,11 @@ async def lengthened(
         probe.context_at_most,
         max_model_len - probe.max_tokens,
     )
-    bare = await api.prompt_length(http, probe, model)
-    ten = await api.prompt_length(http, _with_paragraphs(probe, 10), model)
+    bare = await length(probe)
+    ten = await length(_with_paragraphs(probe, 10))
     each = max(1.0, (ten - bare) / 10)
     count = max(0, int((wanted - bare) / each))
-    while (
-        count > 0 and await api.prompt_length(http, _with_paragraphs(probe, count), model) > wanted
-    ):
+    while count > 0 and await length(_with_paragraphs(probe, count)) > wanted:
         count -= max(1, count // 50)
     return _with_paragraphs(probe, count)
 

@@ -1,0 +1,1 @@
+"""Histories in virtual time: what the daemon would have stored of a simulated server."""

@@ -1,0 +1,1 @@
+"""vLLM's HTTP API, and the DCGM exporter's page."""

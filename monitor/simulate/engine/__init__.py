@@ -1,0 +1,1 @@
+"""A vLLM V1 engine in virtual time."""

@@ -1,0 +1,1 @@
+"""Fast-forward for virtual time: many equal steps of the engine at once."""

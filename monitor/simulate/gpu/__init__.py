@@ -1,0 +1,1 @@
+"""Simulated GPUs: their physics, and what their driver reports."""

@@ -1,0 +1,1 @@
+"""The simulated language model and its tokenizer."""

@@ -1,0 +1,1 @@
+"""Scenarios: YAML files, their parser, and how they are played."""

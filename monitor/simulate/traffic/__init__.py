@@ -1,0 +1,1 @@
+"""Background load: the requests of other clients."""
