@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +13,7 @@ from monitor.__about__ import __version__
 from monitor.alert.channel import DeliveryError
 from monitor.config.settings import ChannelSettings
 from monitor.config.values import is_loopback
+from monitor.tls import well_known_authorities
 
 #: A client error is final, but for those that speak of time: time-out, conflict, too early, too
 #: many requests;
@@ -23,14 +22,6 @@ TRY_AGAIN = frozenset({408, 409, 425, 429})
 #: changed: tried for 13 minutes (outbox.BACK_OFF), then given up.
 MAY_COME_BACK = frozenset({401, 403, 404, 405})
 ATTEMPTS = 6
-
-
-@cache
-def _authorities() -> ssl.SSLContext:
-    """Reading the certificate authorities takes 30 to 100 ms: once, and not on the loop that takes
-    time stamps.
-    """
-    return httpx.create_ssl_context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,7 @@ class Webhook:
         parts = urlsplit(address)
         try:
             # Plain HTTP needs no authorities, and no redirect leads from it to HTTPS.
-            verify = await asyncio.to_thread(_authorities) if parts.scheme == "https" else False
+            verify = await asyncio.to_thread(well_known_authorities) if parts.scheme == "https" else False
             async with (
                 asyncio.timeout(
                     self.settings.timeout

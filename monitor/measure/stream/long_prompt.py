@@ -1,10 +1,9 @@
-"""A long prompt that fits: the same fixed text, repeated until it fills the wanted share of a
-server's context.
-"""
+"""Long prompts: a fixed text, repeated until it fills the wanted share of a server's context."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import httpx
@@ -12,8 +11,8 @@ import httpx
 from monitor.measure.server import api
 from monitor.model import Probe
 
-#: Plain words, so that every tokenizer makes about as many tokens of them; numbered, so that no two
-#: paragraphs are the same.
+#: Plain words, so that every tokenizer makes about the same number of tokens; numbered, so that no
+#: two paragraphs are the same.
 PARAGRAPH = (
     "Paragraph {number}. The watch on the hill writes down what it sees at every hour: the "
     "wind, the light, the carts on the road "
@@ -24,15 +23,24 @@ PARAGRAPH = (
 )
 
 
+#: Counts the tokens of a probe's prompt.
+PromptLength = Callable[[Probe], Awaitable[int]]
+
+
 async def lengthened(
     http: httpx.AsyncClient, probe: Probe, model: str | None, max_model_len: int
 ) -> Probe:
-    """The probe with its first message lengthened; what is asked stands at the end. Raises what
-    monitor.measure.server.api raises.
+    """The probe with its first message lengthened; the question stays at the end. Raises the errors
+    of monitor.measure.server.api.
 
     The length is counted by the server's own tokenizer. A server with another context gets another
     prompt, which is another revision.
     """
+    return await fitted(probe, max_model_len, lambda longer: api.prompt_length(http, longer, model))
+
+
+async def fitted(probe: Probe, max_model_len: int, length: PromptLength) -> Probe:
+    """As `lengthened`, with any way to count the tokens of a prompt."""
     if probe.context_share is None or not probe.messages:
         return probe
     wanted = min(
@@ -40,13 +48,11 @@ async def lengthened(
         probe.context_at_most,
         max_model_len - probe.max_tokens,
     )
-    bare = await api.prompt_length(http, probe, model)
-    ten = await api.prompt_length(http, _with_paragraphs(probe, 10), model)
+    bare = await length(probe)
+    ten = await length(_with_paragraphs(probe, 10))
     each = max(1.0, (ten - bare) / 10)
     count = max(0, int((wanted - bare) / each))
-    while (
-        count > 0 and await api.prompt_length(http, _with_paragraphs(probe, count), model) > wanted
-    ):
+    while count > 0 and await length(_with_paragraphs(probe, count)) > wanted:
         count -= max(1, count // 50)
     return _with_paragraphs(probe, count)
 
