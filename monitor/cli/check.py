@@ -148,7 +148,7 @@ def _no_gpus() -> Any:
 
 def _gpus(watch: Any) -> Any | None:
     """What one watch sees; None for one that is switched off."""
-    from monitor.measure.gpu.dcgm import missing_proof  # noqa: PLC0415
+    from monitor.measure.gpu.dcgm import missing_evidence  # noqa: PLC0415
     from monitor.measure.server.preflight import Check  # noqa: PLC0415
 
     state, identity = watch.state(), watch.identity()
@@ -164,7 +164,7 @@ def _gpus(watch: Any) -> Any | None:
     gpus = ", ".join(gpu.name or gpu.uuid for gpu in identity.gpus)
     readings = watch.before(time.monotonic_ns())
     lacking = next(
-        (text for reading in readings.values() if (text := missing_proof(reading)) is not None),
+        (text for reading in readings.values() if (text := missing_evidence(reading)) is not None),
         None,
     )
     detail = f"{gpus}; driver {identity.driver_version or 'unknown'}"

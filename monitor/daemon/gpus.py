@@ -70,7 +70,7 @@ class TargetGpus:
             return None
         answering, troubles, known = (
             self.watch.answering(),
-            self.watch.state().troubles,
+            self.watch.state().problems,
             self.watch.known(),
         )
         if not isinstance(self.chosen, list):
