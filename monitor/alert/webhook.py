@@ -48,7 +48,11 @@ class Webhook:
         parts = urlsplit(address)
         try:
             # Plain HTTP needs no authorities, and no redirect leads from it to HTTPS.
-            verify = await asyncio.to_thread(well_known_authorities) if parts.scheme == "https" else False
+            verify = (
+                await asyncio.to_thread(well_known_authorities)
+                if parts.scheme == "https"
+                else False
+            )
             async with (
                 asyncio.timeout(
                     self.settings.timeout

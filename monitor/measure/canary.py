@@ -1,5 +1,5 @@
-"""One canary, from the reading before it to the finished sample: stream, metrics page and GPU in one
-row.
+"""One canary, from the reading before it to the finished sample: stream, metrics page and GPU in
+one row.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class Canary:
-    """Measures probes against one server. `hang_after_s`: the longest standstill of the step counter
-    (COLD_WAIT_S after a cold start).
+    """Measures probes against one server. `hang_after_s`: the longest standstill of the step
+    counter (COLD_WAIT_S after a cold start).
     """
 
     target: str
@@ -144,8 +144,8 @@ class Canary:
         return sample_fields(self.gpus.before(sent), await self.gpus.after(done), sent, done)
 
     async def hold_off(self, waiting_before: float | None, limit_s: float = HOLD_OFF_S) -> None:
-        """Waits after a cancelled canary until the server has dropped it (the waiting count falls), or
-        `limit_s`.
+        """Waits after a cancelled canary until the server has dropped it (the waiting count falls),
+        or `limit_s`.
         """
         end_s = time.monotonic() + limit_s
         peak = waiting_before or 0.0

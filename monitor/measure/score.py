@@ -65,9 +65,7 @@ async def score(
     return Score(ObservedAnswer(pinned.text, tokens, pinned.token_ids), len(scored_ids) + 1)
 
 
-def scored_tokens(
-    response: object, pinned: PinnedOutput, skipped: int
-) -> tuple[TokenLogprob, ...]:
+def scored_tokens(response: object, pinned: PinnedOutput, skipped: int) -> tuple[TokenLogprob, ...]:
     """The pinned tokens from `prompt_logprobs`, whose first `skipped` entries belong to the prompt.
     Raises ServerRefusedError.
     """

@@ -40,7 +40,7 @@ STEPS = "vllm:iteration_tokens_total"
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(patience, "READ_EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ async def test_a_completion_is_measured_like_a_chat(canary: Canary) -> None:
     )
     result = await measured(canary, plain)
     assert (result.sample.outcome, result.sample.output) == (Outcome.OK, "Guten Morgen")
-    assert [entry["token"] for entry in result.answer.logprobs] == ["Guten", " Morgen", "</s>"]
+    assert [entry.token for entry in result.answer.logprobs] == ["Guten", " Morgen", "</s>"]
 
 
 async def test_the_servers_own_timing_is_taken_from_the_answer(

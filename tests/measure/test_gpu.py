@@ -156,7 +156,7 @@ async def test_a_driver_and_a_library_that_differ_are_blind_with_the_mend(
     watch = start_watch()
     await blind(watch)
     reason = watch.state().reason or ""
-    assert "driver in the kernel and its library are of different versions" in reason
+    assert "kernel driver and its library have different versions" in reason
     assert "reboot" in reason
     assert watch.identity() is None
 
@@ -226,7 +226,7 @@ async def test_a_gpu_of_which_nothing_can_be_read_is_blind_and_not_well(
     nvml.set({"gpu0.uuid": GPU_A})
     watch = start_watch()
     await blind(watch)
-    assert "answers no question" in (watch.state().reason or "")
+    assert "answers no query" in (watch.state().reason or "")
     assert latest(watch) == {}
 
 

@@ -208,8 +208,8 @@ async def test_the_only_gpu_that_is_lost_stays_lost_though_no_session_can_be_had
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "ok")
     nvml.set({"gpu0.lost": 1})
-    await until(lambda: "none can be read" in (watch.state().reason or ""))
-    assert {gpu: trouble.fault for gpu, trouble in watch.state().problems.items()} == {
+    await until(lambda: "none of them can be read" in (watch.state().reason or ""))
+    assert {gpu: problem.fault for gpu, problem in watch.state().problems.items()} == {
         GPU_A: GpuFault.LOST
     }
     since = watch.state().problems[GPU_A].since
@@ -233,7 +233,7 @@ async def test_a_gpu_that_is_shown_no_more_is_lost_and_one_that_never_was_there_
     await until(lambda: GPU_A in (watch.state().reason or ""))
     nvml.drop("gpu0.fail")
     await until(lambda: watch.answering() == {GPU_A})
-    faults = {gpu: trouble.fault for gpu, trouble in watch.state().problems.items()}
+    faults = {gpu: problem.fault for gpu, problem in watch.state().problems.items()}
     assert faults == {GPU_B: GpuFault.LOST, "GPU-typo": GpuFault.MISSING}
 
 
@@ -243,7 +243,7 @@ async def test_a_gpu_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_nam
     nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu0.lost": 1})
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.answering() == {GPU_B})
-    assert {gpu: trouble.fault for gpu, trouble in watch.state().problems.items()} == {
+    assert {gpu: problem.fault for gpu, problem in watch.state().problems.items()} == {
         "GPU 0": GpuFault.LOST
     }
 
@@ -266,12 +266,12 @@ async def test_without_a_session_it_is_the_driver_that_is_blind(
     nvml.set({"fail.nvmlInitWithFlags": code})
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().problems)
-    assert {subject: trouble.fault for subject, trouble in watch.state().problems.items()} == {
+    assert {subject: problem.fault for subject, problem in watch.state().problems.items()} == {
         "driver": fault
     }
 
 
-async def test_a_machine_without_a_driver_has_no_trouble(
+async def test_a_machine_without_a_driver_has_no_problem(
     no_nvml: None, start_watch: StartWatch
 ) -> None:
     watch = start_watch(timing=QUICK)

@@ -391,7 +391,7 @@ async def test_a_finished_canary_leaves_no_task(standin: StandIn, fault: str | N
 async def test_a_wait_that_is_given_up_tells_why(
     standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(patience, "READ_EVERY_S", 0.05)
     standin.state.frozen = True
     result = await streamed(standin.url, limits=Limits(max_wait_s=0.1))
     assert result.outcome is Outcome.TIMEOUT
@@ -401,7 +401,7 @@ async def test_a_wait_that_is_given_up_tells_why(
 async def test_an_answer_that_is_cut_for_its_length_is_told_as_such(
     standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(patience, "READ_EVERY_S", 0.05)
     standin.state.stream_fault = "endless_drip"
     result = await streamed(standin.url, limits=Limits(max_wait_s=1.0, answer_s=0.3))
     assert result.outcome is Outcome.TIMEOUT

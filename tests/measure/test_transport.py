@@ -21,17 +21,14 @@ from standin import StandIn
 
 from monitor.config.settings import TargetSettings
 from monitor.measure.server.metrics_page import MetricsPage
-from monitor.measure.stream import tcp as dial
+from monitor.measure.stream import tcp
 from monitor.measure.stream.arrivals import Backend
 from monitor.measure.stream.client import ConnectionSetupError, Stream, client, client_of, stream
 from monitor.measure.stream.patience import Limits
 from monitor.measure.stream.request import CanaryRequest
-from monitor.measure.stream.transport import (
-    EXCEPTIONS,
-    goes_through_a_proxy,
-    well_known_authorities,
-)
+from monitor.measure.stream.transport import EXCEPTIONS, goes_through_a_proxy
 from monitor.model import Outcome
+from monitor.tls import well_known_authorities
 
 from .peers import CA_FILE, Peer, peer
 
@@ -188,7 +185,7 @@ async def test_the_name_in_the_certificate_must_be_the_servers(
     async def here(_: str, port: int) -> list[Any]:
         return [(socket.AF_INET, ("127.0.0.1", port))]
 
-    monkeypatch.setattr(dial, "_addresses", here)
+    monkeypatch.setattr(tcp, "_addresses", here)
     with peer(lambda server: None, tls=True) as (url, _):
         result = await streamed(url.replace("127.0.0.1", "gpu.test"), ca_file=CA_FILE)
     assert result.outcome is Outcome.REFUSED

@@ -1,5 +1,5 @@
-"""The GPUs of another machine, from a DCGM exporter's page: a session like NVML's, so that one watch
-serves both.
+"""The GPUs of another machine, from a DCGM exporter's page: a session like NVML's, so that one
+watch serves both.
 
 The exporter reads its GPUs every 30 s by default and reports no times: a page with the values of
 the previous page is the same reading, and keeps the time of the first. Metric names and units are
@@ -71,9 +71,9 @@ XID_NAMES = (("DCGM_FI_DEV_XID_ERRORS", 1.0), ("DCGM_FI_DEV_XID_ERROR", 1.0))
 _WHOLE = frozenset(
     {"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns", "xid"}
 )
-#: DCGM's "no value" (blank, not found, not supported, no permission) for 32-bit integers, floats and
-#: 64-bit integers (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK, DCGM_INT64_BLANK, each and the
-#: three after it).
+#: DCGM's "no value" (blank, not found, not supported, no permission) for 32-bit integers, floats
+#: and 64-bit integers (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK, DCGM_INT64_BLANK, each
+#: and the three after it).
 _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (2.0**63 - 1024, math.inf))
 #: The fields that attribution to heat rests on, and that an exporter omits by default.
 EVIDENCE = {

@@ -23,8 +23,8 @@ class RecentReadings:
         return uuid in self._rings
 
     def add(self, reading: GpuReading) -> bool:
-        """Keeps a reading; False for the same reading again, as from an exporter's page that has not
-        been updated.
+        """Keeps a reading; False for the same reading again, as from an exporter's page that has
+        not been updated.
         """
         with self._lock:
             ring = self._rings.setdefault(reading.uuid, deque())

@@ -52,7 +52,7 @@ UNITS = {
 _HIDDEN = ("nvmlDeviceGetComputeRunningProcesses", "fields")
 
 
-def gpu_report() -> dict[str, object]:
+def gpu_report() -> dict[str, Any]:
     """Runs every query on every GPU once. Never raises: failures are in `error`. A driver that
     hangs is abandoned after HANG_S.
     """

@@ -13,8 +13,8 @@ from monitor.model import GpuEvent, GpuFault, GpuReading
 
 
 class GpuLostError(Exception):
-    """A GPU's handle is dead: close the session, open it again after a pause, and find the GPU by its
-    UUID. `reason` is for a person.
+    """A GPU's handle is dead: close the session, open it again after a pause, and find the GPU by
+    its UUID. `reason` is for a person.
     """
 
     def __init__(self, uuid: str, reason: str, fault: GpuFault = GpuFault.UNREADABLE) -> None:

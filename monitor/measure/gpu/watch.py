@@ -106,7 +106,9 @@ class GpuWatch:
             self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """Ends the watch. Waits `timeout_s` at most: a call that hangs is abandoned with its thread."""
+        """Ends the watch. Waits `timeout_s` at most: a call that hangs is abandoned with its
+        thread.
+        """
         self._stopping.set()
         self._wake.set()
         if self._thread.ident is not None:

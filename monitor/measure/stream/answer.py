@@ -1,9 +1,9 @@
 """The content of a stream of chunks: text, tokens, usage, the server's own timings, and the arrival
 of each token. Pure.
 
-The order of chunks and their peculiarities are vLLM's (entrypoints/openai/chat_completion/serving.py):
-an empty role chunk comes first, chunks are not tokens, the last token of an end-of-text stop has no
-text, usage comes in a chunk without choices.
+The order of chunks and their peculiarities are vLLM's
+(entrypoints/openai/chat_completion/serving.py): an empty role chunk comes first, chunks are not
+tokens, the last token of an end-of-text stop has no text, usage comes in a chunk without choices.
 """
 
 from __future__ import annotations

@@ -175,7 +175,9 @@ class Connection(httpcore.AsyncNetworkStream):
         self._first_write_ns: int | None = None
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Returns the next bytes, empty at the end. Raises httpcore.ReadTimeout or httpcore.ReadError."""
+        """Returns the next bytes, empty at the end. Raises httpcore.ReadTimeout or
+        httpcore.ReadError.
+        """
         try:
             async with asyncio.timeout(timeout):
                 return await self._stream.receive(max_bytes)

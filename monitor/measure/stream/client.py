@@ -22,8 +22,8 @@ from monitor.__about__ import __version__
 from monitor.config.settings import TargetSettings
 from monitor.config.values import Secret, is_loopback
 from monitor.errors import USAGE, UserError
-from monitor.measure.lag import LagMeter
 from monitor.measure.json_values import shortened
+from monitor.measure.lag import LagMeter
 from monitor.measure.stream import outcome as outcomes
 from monitor.measure.stream.answer import Answer, AnswerReader
 from monitor.measure.stream.arrivals import Network, arrived_ns, first_write_ns
@@ -45,8 +45,8 @@ def client(
     extra_headers: Mapping[str, str] | None = None,
     ca_file: str | None = None,
 ) -> httpx.AsyncClient:
-    """An HTTP client for one server. Loopback addresses never go through a proxy; the key is sent in
-    a header only.
+    """An HTTP client for one server. Loopback addresses never go through a proxy; the key is sent
+    in a header only.
 
     Raises OSError when `ca_file` cannot be read as certificates.
     """

@@ -15,8 +15,8 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 
 async def connected_socket(host: str, port: int) -> socket.socket:
-    """A connected non-blocking socket with TCP_NODELAY. Raises OSError: that of the last address, or
-    for a name without an address.
+    """A connected non-blocking socket with TCP_NODELAY. Raises OSError: that of the last address,
+    or for a name without an address.
     """
     addresses = await _addresses(host, port)
     attempts: set[asyncio.Task[socket.socket]] = set()
