@@ -46,7 +46,7 @@ def read_status(database: str, now: datetime) -> dict[str, Any]:
         skipped = {row.name: queries.skipped(connection, row.id, now - DAY) for row in rows}
         open_now = incidents.open_incidents(connection)
         undelivered = outbox.undelivered(connection, now - DAY)
-        learnt = detectors.learnt_of(connection)
+        learnt = detectors.summaries(connection)
     targets = [
         _target(row, last[row.name], skipped[row.name], open_now, now)
         | _detection(learnt.get(row.id))

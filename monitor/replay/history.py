@@ -21,7 +21,7 @@ from monitor.replay.judges import Rules
 from monitor.replay.replay import Judging, Replay, in_order, known_us
 from monitor.replay.sidecar_pins import pins_beside
 from monitor.store import pins, points
-from monitor.store.points import Cursor, Stretch
+from monitor.store.points import Cursor, HistoryRange
 from monitor.store.queries import TargetRow
 from monitor.store.times import to_us
 
@@ -82,7 +82,7 @@ def of_history(
     until_us = (
         points.FOR_EVER_US if until is None else to_us(until)
     )  # rows from a clock that was ahead may stand among the others
-    stretch = Stretch(
+    stretch = HistoryRange(
         connection,
         target.id,
         uuids,

@@ -13,7 +13,7 @@ from monitor.model import FingerprintField, Outcome, Phase, ServerPage, Verdict
 from monitor.replay.replay import known_us
 from monitor.store import detectors, fingerprints, points, record, tables
 from monitor.store.detectors import StoredDetector
-from monitor.store.points import Cursor, Stretch
+from monitor.store.points import Cursor, HistoryRange
 from monitor.store.times import to_us
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -144,7 +144,7 @@ def test_a_long_stretch_comes_in_pages_and_whole(
     with history.engine.connect() as connection:
         begin = points.cursor_at(connection, 1, ["GPU-1"], NOON + 2 * MINUTE)
         end = points.cursor_at(connection, 1, ["GPU-1"], None)
-        stretch = Stretch(connection, 1, ["GPU-1"], begin, end)
+        stretch = HistoryRange(connection, 1, ["GPU-1"], begin, end)
         found = list(merge(stretch.canaries(), stretch.servers(), stretch.gpus(), key=known_us))
     assert len(found) == 3 * 8
     assert begin == Cursor(2, 2, 2)
@@ -175,6 +175,6 @@ def test_what_was_learnt_is_kept_in_the_place_of_what_was_there(history: History
         history.do(lambda c, kept=kept: detectors.save(c, 1, kept))  # type: ignore[misc]
     assert history.do(lambda c: detectors.load(c, 1)) == kept
     assert history.do(lambda c: detectors.stamp(c, 1)) == 6
-    assert history.do(detectors.learnt_of) == {
-        1: detectors.Learnt(({"what": "decode", "armed": False, "detail": "6 h"},), None)
+    assert history.do(detectors.summaries) == {
+        1: detectors.DetectorSummary(({"what": "decode", "armed": False, "detail": "6 h"},), None)
     }
