@@ -105,7 +105,8 @@ def load_context(args: argparse.Namespace) -> Any:
     """The settings a command works with: --url alone, or the configuration file. Raises ConfigError
     or CommandError.
     """
-    from monitor.config.settings import find_config, load_settings, settings_for_url  # noqa: PLC0415 - pydantic is heavy
+    from monitor.config.places import find_config  # noqa: PLC0415 - pydantic is heavy
+    from monitor.config.settings import load_settings, settings_for_url  # noqa: PLC0415
 
     if getattr(args, "url", None) is not None:
         return settings_for_url(args.url, args.db)
@@ -125,7 +126,8 @@ def database_of(args: argparse.Namespace) -> str:
     """
     if args.db is not None:
         return str(args.db)
-    from monitor.config.settings import default_database, find_config, load_settings  # noqa: PLC0415
+    from monitor.config.places import default_database, find_config  # noqa: PLC0415
+    from monitor.config.settings import load_settings  # noqa: PLC0415
 
     path = find_config(args.config)
     return str(default_database()) if path is None else load_settings(path).database
@@ -135,7 +137,8 @@ def found_settings(args: argparse.Namespace) -> Any:
     """The configuration, where there is one; None for commands that can do without. Raises
     ConfigError for one that is broken.
     """
-    from monitor.config.settings import find_config, load_settings  # noqa: PLC0415
+    from monitor.config.places import find_config  # noqa: PLC0415
+    from monitor.config.settings import load_settings  # noqa: PLC0415
 
     path = find_config(args.config)
     return None if path is None else load_settings(path)

@@ -76,7 +76,8 @@ def _settings(args: argparse.Namespace) -> Any:
     """The configuration with the target; where there is none, the shipped probes and the history
     that `--url` commands keep.
     """
-    from monitor.config.settings import find_config, settings_for_url  # noqa: PLC0415 - --help needs none of this
+    from monitor.config.places import find_config  # noqa: PLC0415 - --help needs none of this
+    from monitor.config.settings import settings_for_url  # noqa: PLC0415
 
     if find_config(args.config) is None:
         return settings_for_url(args.candidate, args.db)

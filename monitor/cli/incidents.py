@@ -187,7 +187,8 @@ def _change(args: argparse.Namespace, action: str) -> int:
 
 def _channels(args: argparse.Namespace) -> list[str]:
     """Where the closing is told; without a configuration nobody is told."""
-    from monitor.config.settings import find_config, load_settings  # noqa: PLC0415
+    from monitor.config.places import find_config  # noqa: PLC0415
+    from monitor.config.settings import load_settings  # noqa: PLC0415
 
     path = find_config(args.config)
     return [] if path is None else [channel.name for channel in load_settings(path).channels]

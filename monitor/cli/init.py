@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _keep_own_probes(directory: Path) -> None:
     """Raises CommandError where a probe of the user's would be written over."""
-    from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415
+    from monitor.config.places import shipped_probes_dir  # noqa: PLC0415
 
     taken = [
         path
@@ -124,7 +124,7 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
 
 async def _try(flight: Any, probe: Any, text: str) -> Written:
     """One probe: does it fit, is it answered, is the answer what it expects?"""
-    from monitor.config.probes import shipped_probes_dir  # noqa: PLC0415
+    from monitor.config.places import shipped_probes_dir  # noqa: PLC0415
     from monitor.daemon.budget import hourly_cost  # noqa: PLC0415
     from monitor.judge.quality.expect import judge_answer  # noqa: PLC0415
     from monitor.model import Outcome, Verdict  # noqa: PLC0415

@@ -129,7 +129,7 @@ def _texts(args: argparse.Namespace) -> dict[str, str | None] | None:
     """The revision of each probe as it is written now; None where no configuration says it. Raises
     ConfigError.
     """
-    from monitor.config.settings import find_config  # noqa: PLC0415
+    from monitor.config.places import find_config  # noqa: PLC0415
 
     if args.db is not None or find_config(args.config) is None:
         return None

@@ -1,5 +1,5 @@
-"""The file that `init` writes and the reference in docs/configuration.md: both from the fields
-themselves, so that they cannot differ.
+"""The file that `init` writes and the reference in docs/configuration.md, both generated from the
+fields, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from pydantic.fields import FieldInfo
 from monitor.config.detector import DetectorSettings
 from monitor.config.expect import Expect
 from monitor.config.probes import Message, ProbeFile, Sampling
-from monitor.config.settings import ChannelSettings, ClassSettings, Settings, TargetSettings
+from monitor.config.settings import ChannelSettings, ClassSettings, Settings
+from monitor.config.target import TargetSettings
 
 
 def sample_config(target: Mapping[str, Any], database: str = "history.db") -> str:
-    """A commented config.yaml for one target. What is not set stands there as a comment with its
-    default or an example.
+    """A commented config.yaml for one target. Unset keys are comments with their default or an
+    example.
     """
     lines = [
-        (
-            "# vllm-canary: what is watched, and where the history is kept. `vllm-canary check` "
-            "says whether it works."
-        ),
+        "# vllm-canary: the servers to watch, and the history. `vllm-canary check` tests these "
+        "settings.",
         "",
     ]
     lines += _fields(
@@ -38,7 +37,7 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     lines += ["  batch:", "    max_wait: 10s", ""]
     lines += [*_comment(Settings.model_fields["targets"]), "targets:"]
     lines += _entry(_fields(TargetSettings, target, indent=4))
-    knob = _fields(
+    detector = _fields(
         DetectorSettings,
         {},
         skip=set(DetectorSettings.model_fields) - {"false_alarms_per_month"},
@@ -47,7 +46,7 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     lines += [
         *_comment(Settings.model_fields["detector"]),
         "# detector:",
-        *(f"# {line}".rstrip("# ") for line in knob),
+        *(f"# {line}".rstrip("# ") for line in detector),
     ]
     lines += [*_comment(Settings.model_fields["channels"]), "# channels:"]
     channel = _fields(
@@ -62,7 +61,7 @@ def _examples(model: type[BaseModel], names: set[str]) -> dict[str, Any]:
 
 
 def _entry(lines: list[str]) -> list[str]:
-    """The lines of one list entry: the first key gets the dash; its comment stands above it."""
+    """The lines of one list entry: the first key gets the dash, below its comment."""
     first = next(i for i, line in enumerate(lines) if not line.lstrip().startswith("#"))
     head = [line.replace("    ", "  ", 1) for line in lines[:first]]
     return [*head, "  - " + lines[first].strip(), *lines[first + 1 :]]
@@ -101,9 +100,8 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str) and not (
         value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value
     ):
-        return json.dumps(
-            value, ensure_ascii=False
-        )  # `1`, `on` and `null` too would be read as something else than text
+        # Without quotes `1`, `on` and `null` would not be read as text.
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -114,19 +112,13 @@ def reference() -> str:
     parts = [
         "# Configuration",
         "",
-        (
-            "Made from the code (`make docs`); a test says when it is out of date. Unknown keys, "
-            "duplicate keys and durations without a unit"
-        ),
-        (
-            "are errors, each told with its line. Durations are written `800ms`, `2s`, `5m`, `1h`, "
-            "`7d`; paths are relative to the file."
-        ),
+        "Generated from the code (`make docs`). Unknown keys, duplicate keys and durations without "
+        "a unit are errors,",
+        "each reported with its line. Durations are written `800ms`, `2s`, `5m`, `1h` or `7d`; "
+        "paths are relative to the file.",
         "",
-        (
-            "The file is found by `-c FILE`, then the environment variable `VLLM_CANARY_CONFIG`, "
-            "then `./config.yaml`, then"
-        ),
+        "The file is `-c FILE`, or else the environment variable `VLLM_CANARY_CONFIG`, "
+        "`./config.yaml` or",
         "`/etc/vllm-canary/config.yaml`. With `--url URL` no file is read.",
         "",
     ]

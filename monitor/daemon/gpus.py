@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from monitor.config.settings import DcgmSource
+from monitor.config.target import DcgmSource
 from monitor.measure.gpu.dcgm import DcgmSession
 from monitor.measure.gpu.figures import GpuWindow
 from monitor.measure.gpu.session import GpusIdentity

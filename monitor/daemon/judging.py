@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from monitor.alert import incidents
 from monitor.config.cron import intervals_of
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.driftincidents import BY_DIGEST, judge_drift
 from monitor.daemon.watch import TargetWatch
 from monitor.judge import gpu_faults as gpus

@@ -15,7 +15,7 @@ import httpx
 from sqlalchemy import Connection
 
 from monitor.config.problems import Problem
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.identity import IdentityWatch, Keeps
 from monitor.daemon.serverstate import ServerState

@@ -27,8 +27,8 @@ INCREMENTAL = 2  # sqlite.org/pragma.html#pragma_auto_vacuum
 
 
 class DatabaseError(UserError):
-    """The history cannot be used. `usage` is true for an error of the user (exit 2), false where the
-    database cannot be reached (exit 3).
+    """The history cannot be used. `usage` is true for an error of the user (exit 2), false where
+    the database cannot be reached (exit 3).
     """
 
     def __init__(self, text: str, usage: bool = False) -> None:
@@ -82,8 +82,8 @@ def open_writer(database: str) -> Engine:
 
 
 def file_of(database: str) -> tuple[int, int] | None:
-    """The file at this path now (device and inode); None where there is none, or the database is not
-    a file.
+    """The file at this path now (device and inode); None where there is none, or the database is
+    not a file.
     """
     if not is_sqlite(database):
         return None
@@ -95,8 +95,8 @@ def file_of(database: str) -> tuple[int, int] | None:
 
 
 def open_reader(database: str) -> Engine:
-    """Opens an engine that only reads, even while a daemon runs and without write permission. Raises
-    DatabaseError.
+    """Opens an engine that only reads, even while a daemon runs and without write permission.
+    Raises DatabaseError.
     """
     try:
         engine = (

@@ -15,8 +15,8 @@ from monitor.store.points import Cursor
 
 @dataclass(frozen=True, slots=True)
 class StoredDetector:
-    """One target's detector. `armed`: {what, armed, detail} of each part; `note`: why it rebuilt its
-    baselines, if it did.
+    """One target's detector. `armed`: {what, armed, detail} of each part; `note`: why it rebuilt
+    its baselines, if it did.
     """
 
     at_us: int

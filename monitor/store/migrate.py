@@ -17,7 +17,9 @@ def alembic_config() -> Config:
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Runs the missing migrations in one transaction, so that a failure leaves no partial schema."""
+    """Runs the missing migrations in one transaction, so that a failure leaves no partial
+    schema.
+    """
     config = alembic_config()
     with engine.begin() as connection:
         config.attributes["connection"] = connection

@@ -56,9 +56,10 @@ def _retire_earlier(
     at: datetime,
 ) -> None:
     # Taken before any identity was known; the new pin is of the same server or a later one.
-    same_identity = t.pin.c.fingerprint_id.is_(None)
-    if fingerprint_id is not None:
-        same_identity |= t.pin.c.fingerprint_id == fingerprint_id
+    unfiled = t.pin.c.fingerprint_id.is_(None)
+    same_identity = (
+        unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
+    )
     earlier = (
         select(t.pin.c.id)
         .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)

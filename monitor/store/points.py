@@ -1,5 +1,5 @@
-"""The history as points for detection: the rows after a cursor, or a range of rows from beginning to
-end.
+"""The history as points for detection: the rows after a cursor, or a range of rows from beginning
+to end.
 
 Rows are read in the order in which they were stored, which is the order in which they became known,
 and in pages, so that a year fits into memory.

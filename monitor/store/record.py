@@ -70,8 +70,8 @@ def definition(probe: Probe) -> dict[str, object]:
 
 
 def ensure_output(connection: Connection, text: str) -> int:
-    """The id of an answer's text; each distinct text is stored once. Characters that a database does
-    not accept (monitor/text.py) become U+FFFD.
+    """The id of an answer's text; each distinct text is stored once. Characters that a database
+    does not accept (monitor/text.py) become U+FFFD.
     """
     text = whole_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -150,7 +150,9 @@ def insert_gpu_reading(
 
 
 def insert_gpu_event(connection: Connection, event: GpuEvent) -> None:
-    """Stores a fault that the driver reported; a second one with the same number is a second row."""
+    """Stores a fault that the driver reported; a second one with the same number is a second
+    row.
+    """
     connection.execute(
         insert(t.gpu_event).values(gpu_uuid=event.uuid, at_us=to_us(event.at), xid=event.xid)
     )

@@ -67,8 +67,8 @@ target = Table(
     # The daemon's schedule, {name: seconds between runs, or a cron line}: readers need it to tell
     # what is overdue.
     Column("probes", JSON),
-    # The UUIDs of the GPUs that serve it, as far as they are known. The column of existing databases
-    # has the former name; renaming it would take a migration.
+    # The UUIDs of the GPUs that serve it, as far as they are known. The column of existing
+    # databases has the former name; renaming it would take a migration.
     Column("cards", JSON, key="gpus"),
     # The current ones; no foreign keys, since those tables reference this one.
     Column("fingerprint_id", Integer),

@@ -18,7 +18,9 @@ from monitor.config import (
     settings_for_url,
     shipped_probes_dir,
 )
-from monitor.config.settings import ChannelSettings, TargetSettings, default_database, find_config
+from monitor.config.places import default_database, find_config
+from monitor.config.settings import ChannelSettings
+from monitor.config.target import TargetSettings
 from monitor.config.text import reference, sample_config
 from monitor.config.values import Secret, host_port, is_loopback, parse_duration, read_secret
 

@@ -11,7 +11,7 @@ from histories import NOON, History, a_probe, a_sample
 from sqlalchemy import Connection
 
 from monitor.alert import outbox
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import close_departed, contacts_of, judge_target
 from monitor.daemon.watch import TargetWatch

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from standin import StandIn
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.config.values import Secret
 from monitor.measure.gpu.session import GpuIdentity, GpusIdentity
 from monitor.measure.server import identity

@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitor.config.probes import load_probes, shipped_probes_dir
-from monitor.config.settings import DEFAULT_TOKEN_BUDGET, Settings
+from monitor.config.places import shipped_probes_dir
+from monitor.config.probes import load_probes
+from monitor.config.settings import Settings
+from monitor.config.target import DEFAULT_TOKEN_BUDGET
 from monitor.daemon.budget import RESERVE, TokenLedger, hourly_cost
 from monitor.model import Probe
 

@@ -19,7 +19,7 @@ import pytest
 from httpcore._synchronization import current_async_library
 from standin import StandIn
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.measure.server.metrics_page import MetricsPage
 from monitor.measure.stream import tcp
 from monitor.measure.stream.arrivals import Backend

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.measure.gpu.session import GpusIdentity
 from monitor.measure.server import api
 from monitor.measure.server.host_process import (

@@ -101,13 +101,17 @@ def _asleep(states: list[Labelled] | None) -> bool | None:
 
 
 def _aborted(finished: list[Labelled] | None) -> float | None:
-    """Requests that ended as `abort`. A client that left is not counted there (vLLM issue 31503)."""
+    """Requests that ended as `abort`. A client that left is not counted there (vLLM issue
+    31503).
+    """
     values = [value for labels, value in finished or () if labels.get("finished_reason") == "abort"]
     return sum(values) if values else None
 
 
 class MetricsPage:
-    """Reads one target's metrics page. Parsing runs on another thread: the loop takes timestamps."""
+    """Reads one target's metrics page. Parsing runs on another thread: the loop takes
+    timestamps.
+    """
 
     def __init__(
         self, client: httpx.AsyncClient, url: str, timeout_s: float = SCRAPE_TIMEOUT_S

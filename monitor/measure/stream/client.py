@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from monitor.__about__ import __version__
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.config.values import Secret, is_loopback
 from monitor.errors import USAGE, UserError
 from monitor.measure.json_values import shortened
