@@ -75,7 +75,7 @@ class Belonging:
         if gpus := [gpu for gpu in nameless if gpu is not None]:
             told.append(
                 f"{readings}: {sum(nameless[gpu] for gpu in gpus):,} readings of "
-                f"{_listed('gpu', gpus)} were left out: they name no "
+                f"{_listed('GPU', gpus)} were left out: they name no "
                 "target, and no sample names the GPU; write whose they are into the column target"
             )
         if count := nameless.get(None):

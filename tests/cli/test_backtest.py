@@ -111,12 +111,12 @@ def test_a_service_level_can_be_tried(cli: Command, tmp_path: Path) -> None:
     [
         ("detector.block=300", "give it a unit"),
         ("detector.colour=red", "known here: false_alarms_per_month"),
-        ("detector.large_drop=0.01", "give large_drop more than small_drop"),
+        ("detector.large_drop=0.01", "give large_drop a value above small_drop"),
         ("block=5m", "give detector.KEY=VALUE"),
         ("classes.chat.ttft=1", "give it a unit"),
         ("detector.card_step=0.0001ms", "it must be 1s or longer"),
         ("detector.block=10ms", "it must be 1s or longer"),
-        ("detector.learn=99999d", "give remember at least as long as learn"),
+        ("detector.learn=99999d", "give remember at least the length of learn"),
         ("detector.remember=99999d", "give remember at most ten years"),
         (
             "classes.bach.ttft=1ms",
