@@ -55,11 +55,14 @@ class DetectorSettings(Block):
     )
     learn: Duration = Field(
         default=43_200.0,
-        description="The shortest time from which a baseline is learned,",
+        description="The shortest time from which a baseline is learned.",
         examples=["12h"],
     )
     learn_blocks: int = Field(
-        default=96, ge=2, description="and the smallest number of blocks.", examples=[96]
+        default=96,
+        ge=2,
+        description="The smallest number of blocks from which a baseline is learned.",
+        examples=[96],
     )
     remember: Duration = Field(
         default=604_800.0,
@@ -101,14 +104,16 @@ class DetectorSettings(Block):
         le=100,
         description=(
             "Warn about a GPU that is thermally throttled this many percentage points of the time "
-            "more than at its baseline,"
+            "more than at its baseline."
         ),
         examples=[2.0],
     )
     margin_c: float = Field(
         default=5.0,
         ge=0,
-        description=("or whose margin to slowdown is smaller than this many degrees under load,"),
+        description=(
+            "Warn about a GPU whose margin to slowdown is below this many degrees under load."
+        ),
         examples=[5.0],
     )
     memory_max_c: float | None = Field(
@@ -120,14 +125,13 @@ class DetectorSettings(Block):
     residual_c: float = Field(
         default=4.0,
         gt=0,
-        description="or that is this many degrees hotter than its power explains,",
+        description="Warn about a GPU that is this many degrees hotter than its power explains.",
         examples=[4.0],
     )
     card_step: Step = Field(
         default=60.0,
         description=(
-            "GPUs are judged in steps of this length, the minutes of the rules in "
-            "docs/detection.md."
+            "GPUs are judged in steps of this length: one minute in the rules of docs/detection.md."
         ),
         examples=["60s"],
     )
@@ -135,8 +139,8 @@ class DetectorSettings(Block):
         default=4.0,
         gt=0,
         description=(
-            "or whose clock is this many standard deviations below its baseline at this "
-            "temperature and power."
+            "Warn about a GPU whose clock is this many standard deviations below its baseline at "
+            "this temperature and power."
         ),
         examples=[4.0],
     )

@@ -189,7 +189,7 @@ def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(
 ) -> None:
     gap = [*series(1), *series(1, start=START + timedelta(hours=9))]
     assert "1 gaps of over an hour" in cli("backtest", written(tmp_path, gap)).out
-    assert "holds one row" in cli("backtest", written(tmp_path, series(1)[:1])).out
+    assert "has one row" in cli("backtest", written(tmp_path, series(1)[:1])).out
     path = tmp_path / "constant.csv"
     rows = [f"{(START + timedelta(minutes=n)).isoformat()},90,40" for n in range(60 * 30)]
     path.write_text(
@@ -312,7 +312,7 @@ def test_a_file_without_rows_is_3_and_says_so(cli: Command, tmp_path: Path) -> N
     path = tmp_path / "past.csv"
     path.write_text("started_at,decode_tok_s\n")
     ran = cli("backtest", str(path))
-    assert (ran.code, "holds no row" in ran.out, "no incidents" in ran.out) == (3, True, False)
+    assert (ran.code, "has no row" in ran.out, "no incidents" in ran.out) == (3, True, False)
 
 
 def test_a_plot_is_written_over_a_plot_and_over_nothing_else(cli: Command, tmp_path: Path) -> None:
