@@ -13,22 +13,20 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+from monitor.user_files import duration_s
 
 
 def parse_duration(value: object) -> float:
     """Seconds from `800ms`, `2s`, `5m`, `1h` or `7d`. Raises ValueError with what to do."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("must be a duration with a unit, for example 800ms or 2s")
-    match = _DURATION.match(str(value))
-    if match is None:
+    seconds = duration_s(str(value))
+    if seconds is None:
         if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(value)):
             raise ValueError(f"is {value}; give it a unit, for example {value}ms or 2s")
         raise ValueError(
             f"is {value!r}; a duration is a number with ms, s, m, h or d, for example 800ms or 2s"
         )
-    seconds = float(match[1]) * _UNIT_S[match[2]]
     if seconds <= 0:
         raise ValueError(f"is {value}; it must be longer than 0")
     return seconds

@@ -1,4 +1,4 @@
-"""A strict YAML reader that knows the line of every value, and pydantic's errors as sentences."""
+"""YAML files validated by pydantic, with every error as a sentence with its line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from monitor.config.problems import ConfigError, Problem
+from monitor.user_files import YamlSyntaxError, YamlValue, read_yaml
 
 Location = tuple[str | int, ...]
 M = TypeVar("M", bound=BaseModel)
@@ -63,68 +63,43 @@ class YamlFile:
             raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0))
         return result
 
-    def _read(self) -> Any:
+    def _read(self) -> object:
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise ConfigError([Problem(self.shown_as, None, "no such file")]) from None
+            raise self._unreadable("no such file") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError([Problem(self.shown_as, None, f"cannot be read: {error}")]) from None
+            raise self._unreadable(f"cannot be read: {error}") from None
         try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-            if node is None:
-                return {}
-            if not isinstance(node, yaml.MappingNode):
-                text = "has no `key: value` lines at its top level"
-                raise ConfigError([Problem(self.shown_as, 1, text)])
-            return self._value(node, ())
-        except yaml.YAMLError as error:
-            raise ConfigError([_syntax_problem(self.shown_as, error)]) from None
+            document = read_yaml(text)
+        except YamlSyntaxError as error:
+            raise self._unreadable(f"is not valid YAML: {error.reason}", error.line) from None
         except RecursionError:
-            text = "is not valid YAML: it is nested too deeply, or contains an alias of itself"
-            raise ConfigError([Problem(self.shown_as, None, text)]) from None
+            reason = "it is nested too deeply, or contains an alias of itself"
+            raise self._unreadable(f"is not valid YAML: {reason}") from None
+        if document.root is None:
+            return {}
+        if not isinstance(document.root.data, dict):
+            raise self._unreadable("has no `key: value` lines at its top level", 1)
+        for duplicate in document.duplicates:
+            text = f"{duplicate.key} is a duplicate (first in line {duplicate.first_line})"
+            self.problems.append(
+                Problem(self.shown_as, duplicate.line, f"{text}; keep one of them")
+            )
+        self._note_lines(document.root, ())
+        return document.root.plain()
 
-    def _value(self, node: yaml.Node, location: Location) -> Any:
-        self.lines.setdefault(location, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, location)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, (*location, index)) for index, item in enumerate(node.value)]
-        return _scalar(node)
+    def _unreadable(self, text: str, line: int | None = None) -> ConfigError:
+        return ConfigError([Problem(self.shown_as, line, text)])
 
-    def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            place = (*location, key)
-            line = key_node.start_mark.line + 1
-            if key in result:
-                text = f"{key} is a duplicate (first in line {self.lines[place]}); keep one of them"
-                self.problems.append(Problem(self.shown_as, line, text))
-                continue
-            self.lines[place] = line
-            result[key] = self._value(value_node, place)
-        return result
-
-
-def _scalar(node: yaml.Node) -> Any:
-    """A plain YAML 1.1 value, except that dates remain text: no key of ours is a date."""
-    if node.tag == "tag:yaml.org,2002:timestamp":
-        return node.value
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    # a tag that does not match its value, such as !!int many
-    except (yaml.YAMLError, ValueError, LookupError):
-        return node.value
-    finally:
-        loader.dispose()
-
-
-def _syntax_problem(shown_as: str, error: yaml.YAMLError) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or "cannot be read as YAML"
-    return Problem(shown_as, mark.line + 1 if mark else None, f"is not valid YAML: {what}")
+    def _note_lines(self, value: YamlValue, location: Location) -> None:
+        self.lines[location] = value.line
+        if isinstance(value.data, dict):
+            for key, inner in value.data.items():
+                self._note_lines(inner, (*location, key))
+        elif isinstance(value.data, list):
+            for index, inner in enumerate(value.data):
+                self._note_lines(inner, (*location, index))
 
 
 def _without(data: Any, places: Iterable[Location]) -> Any:

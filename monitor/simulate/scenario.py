@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from monitor.simulate.kinds import CAUSES, KINDS
 from monitor.simulate.settings import SettingError
-from monitor.simulate.timeline import ScenarioError, Value, problem, read_yaml
+from monitor.simulate.timeline import ScenarioError, Value, problem, read_scenario
 
 RAMP_STEPS = 400  # a ramp moves so many times, but not faster or slower than this:
 LEAST_STEP_S, MOST_STEP_S = 0.25, 10.0
@@ -131,7 +131,7 @@ def parse(
     text: str, file: str, name: str, settable: Collection[str], check: Check | None = None
 ) -> Scenario:
     """A scenario from its text. Raises ScenarioError with file and line."""
-    whole = read_yaml(text, file)
+    whole = read_scenario(text, file)
     block = whole.block(file, "a scenario")
     _refuse_unknown(block, FILE_KEYS, file)
     if "about" not in block:

@@ -4,17 +4,12 @@ wrong.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from monitor.errors import USAGE, UserError
-
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+from monitor.user_files import YamlSyntaxError, YamlValue, duration_s, read_yaml
 
 
 class ScenarioError(UserError):
@@ -46,11 +41,11 @@ class Value:
 
     def seconds(self, file: str, what: str) -> float:
         """As a duration. Raises ScenarioError."""
-        found = _DURATION.match(str(self.data).strip())
-        if found is None:
+        seconds = duration_s(str(self.data))
+        if seconds is None:
             given = f"{what} is {self.plain()}" if self.data is not None else f"{what} is empty"
             raise problem(file, self.line, f"{given}; give it a unit, for example 90s, 10m or 2h")
-        return float(found[1]) * _UNIT_S[found[2]]
+        return seconds
 
     def plain(self) -> Any:
         """The value without lines."""
@@ -64,36 +59,21 @@ def problem(file: str, line: int | None, text: str) -> ScenarioError:
     return ScenarioError(f"{file}: {text}" if line is None else f"{file}:{line}: {text}")
 
 
-def read_yaml(text: str, file: str) -> Value:
+def read_scenario(text: str, file: str) -> Value:
     """The whole file. Raises ScenarioError."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or "it cannot be read"
-        raise problem(file, mark.line + 1 if mark else None, f"is not valid YAML: {what}") from None
-    return Value(1, {}) if node is None else _value(node, file)
+        document = read_yaml(text)
+    except YamlSyntaxError as error:
+        raise problem(file, error.line, f"is not valid YAML: {error.reason}") from None
+    for duplicate in document.duplicates:
+        text = f"{duplicate.key} stands here a second time; keep one of them"
+        raise problem(file, duplicate.line, text)
+    return Value(1, {}) if document.root is None else _value(document.root)
 
 
-def _value(node: yaml.Node, file: str) -> Value:
-    line = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        block: dict[str, Value] = {}
-        for key, value in node.value:
-            if str(key.value) in block:
-                raise problem(
-                    file,
-                    key.start_mark.line + 1,
-                    f"{key.value} stands here a second time; keep one of them",
-                )
-            block[str(key.value)] = Value(key.start_mark.line + 1, _value(value, file).data)
-        return Value(line, block)
-    if isinstance(node, yaml.SequenceNode):
-        return Value(line, [_value(item, file) for item in node.value])
-    loader = yaml.SafeLoader("")
-    try:
-        return Value(line, loader.construct_object(node, deep=True))
-    except (yaml.YAMLError, ValueError) as error:
-        raise problem(file, line, f"{node.value!r} cannot be read: {error}") from None
-    finally:
-        loader.dispose()
+def _value(value: YamlValue) -> Value:
+    if isinstance(value.data, dict):
+        return Value(value.line, {key: _value(inner) for key, inner in value.data.items()})
+    if isinstance(value.data, list):
+        return Value(value.line, [_value(inner) for inner in value.data])
+    return Value(value.line, value.data)

@@ -96,7 +96,7 @@ def few_probes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     for name in ("chat-short", "decode-fixed"):
         shutil.copy(shipped("probes") / f"{name}.yaml", folder)
     monkeypatch.setattr(
-        probes, "data_dir", lambda name: folder if name == "probes" else shipped(name)
+        places, "data_dir", lambda name: folder if name == "probes" else shipped(name)
     )
 
 

@@ -199,7 +199,7 @@ def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(
     ran = cli("backtest", str(path))
     assert ran.code == 0, ran.out
     assert "decode_tok_s is 90 in every row" in ran.out
-    assert "2 cells of decode_tok_s are no finite number" in ran.out
+    assert "2 cells of decode_tok_s are not finite numbers" in ran.out
 
 
 def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -> None:
