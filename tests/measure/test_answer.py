@@ -243,7 +243,7 @@ def test_what_is_no_finite_number_is_no_figure(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*ODD[:-2], {}])
-def test_log_probabilities_that_are_no_numbers_are_unknown_and_alternatives_without_any_are_left_out(
+def test_log_probabilities_that_are_not_numbers_are_unknown_and_such_alternatives_left_out(
     value: Any,
 ) -> None:
     entry = {

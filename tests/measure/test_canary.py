@@ -357,7 +357,7 @@ async def test_alone_the_timing_is_taken_from_the_metrics_page(
     assert (sample.other_prompt_tokens, sample.other_generation_tokens) == (0.0, 0.0)
 
 
-async def test_with_another_request_finished_meanwhile_the_timing_is_unknown_and_the_others_tokens_are_told(
+async def test_when_another_request_finished_too_the_timing_is_unknown_and_its_tokens_are_counted(
     standin: StandIn, canary: Canary, http: httpx.AsyncClient
 ) -> None:
     standin.state.ttft_s = 0.15

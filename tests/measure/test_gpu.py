@@ -292,9 +292,8 @@ async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(
 ) -> None:
     watch = start_watch()
     await well(watch)
-    nvml.set(
-        {"hang.nvmlDeviceGetFieldValues": 30}
-    )  # the first question of a reading: the others come after the hang
+    # the first question of a reading: the others come after the hang
+    nvml.set({"hang.nvmlDeviceGetFieldValues": 30})
     await blind(watch)
     hung_at = time.monotonic_ns()
     nvml.set({"gpu0.temp": 80})
@@ -596,9 +595,7 @@ def test_a_gpu_that_throttles_all_the_time_is_known_though_the_clocks_differ_a_l
     assert joined(first, last)["throttle_power_ms"] == 3000.0
 
 
-def test_thermal_throttling_by_software_and_hardware_at_once_is_no_more_than_the_time_that_passed() -> (
-    None
-):
+def test_throttling_by_software_and_hardware_at_once_is_at_most_the_time_that_passed() -> None:
     first, last = reading(0.5, throttle_thermal_ns=0), reading(3.5, throttle_thermal_ns=6 * SECOND)
     assert joined(first, last)["throttle_thermal_ms"] == 3000.0
 

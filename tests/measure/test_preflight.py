@@ -286,9 +286,8 @@ async def proxy(standin: StandIn, block: int | None) -> AsyncIterator[str]:
 async def test_a_proxy_that_buffers_the_stream_is_said(
     standin: StandIn, block: int | None, state: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        preflight_module, "BUSY_MS", float("inf")
-    )  # how busy this machine is has a test of its own
+    # how busy this machine is has a test of its own
+    monkeypatch.setattr(preflight_module, "BUSY_MS", float("inf"))
     standin.state.itl_s = 0.04
     asked = replace(SKY, sampling={"temperature": 0.0, "seed": 0, "logprobs": 5})
     async with proxy(standin, block) as url, client(url, None) as http:

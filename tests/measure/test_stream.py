@@ -27,7 +27,10 @@ SKY = "Is the sky blue? Answer yes or no."
 COUNT = "Count from one to thirty in words."
 SHORT = Limits(max_wait_s=5.0, hang_after_s=5.0, give_up_s=20.0, answer_s=20.0)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+ROLE = (
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    b'"finish_reason":null}]}\n\n'
+)
 YES = b'data: {"choices":[{"index":0,"delta":{"content":"Yes"},"finish_reason":null}]}\n\n'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -227,7 +230,8 @@ async def test_what_comes_after_done_is_not_waited_for() -> None:
         ([b'data: {"choices":5,"usage":[],"metrics":"x"}\n\n', YES, STOP, DONE], Outcome.OK, None),
         (
             [
-                b'data: {"choices":[{"token_ids":5,"delta":{"tool_calls":7},"logprobs":{"tokens":3}}]}\n\n',
+                b'data: {"choices":[{"token_ids":5,"delta":{"tool_calls":7},'
+                b'"logprobs":{"tokens":3}}]}\n\n',
                 YES,
                 STOP,
                 DONE,

@@ -39,7 +39,10 @@ ASK = CanaryRequest(
     "canary-1",
 )
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+ROLE = (
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    b'"finish_reason":null}]}\n\n'
+)
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
@@ -71,8 +74,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-# -- TLS
-# --------------------------------------------------------------------------------------------------------------
+# ---- TLS ----
 
 
 def in_order(result: Stream) -> list[int]:
@@ -240,8 +242,7 @@ async def test_a_fleet_reads_the_well_known_authorities_once(
     assert len(read) <= 1
 
 
-# -- gateways and proxies
-# ---------------------------------------------------------------------------------------------
+# ---- gateways and proxies ----
 
 
 async def test_a_gateways_path_is_before_every_path_of_ours(standin: StandIn) -> None:
@@ -387,8 +388,7 @@ def test_a_request_looks_through_no_folder_for_what_is_not_installed(
     assert looked_for == []
 
 
-# -- errors
-# -----------------------------------------------------------------------------------------------------------
+# ---- errors ----
 
 
 def test_every_exception_that_httpcore_can_raise_has_its_name_in_httpx() -> None:

