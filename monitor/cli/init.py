@@ -93,7 +93,7 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
     """Raises Told when the server cannot be reached or refuses us."""
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from monitor.config import ConfigError, Problem, Settings, load_probes, shipped_probes_dir  # noqa: PLC0415
+    from monitor.config import ConfigError, FileProblem, Settings, load_probes, shipped_probes_dir  # noqa: PLC0415
     from monitor.config.yamlfile import sentence  # noqa: PLC0415
     from monitor.measure.server import api  # noqa: PLC0415
     from monitor.measure.server.metrics_page import MetricsPage  # noqa: PLC0415
@@ -104,7 +104,7 @@ async def _try_all(target: dict[str, Any]) -> list[Written]:
         settings = Settings.model_validate({"targets": [target]})
     except ValidationError as error:
         raise ConfigError(
-            [Problem("init", None, sentence(e, Settings)) for e in error.errors()]
+            [FileProblem("init", None, sentence(e, Settings)) for e in error.errors()]
         ) from None
     one = settings.targets[0]
     async with client_of(one) as http:

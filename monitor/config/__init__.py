@@ -4,7 +4,7 @@ its line and what to do.
 
 from monitor.config.places import shipped_probes_dir
 from monitor.config.probes import load_probes
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.config.settings import (
     ChannelSettings,
     ClassSettings,
@@ -18,7 +18,7 @@ __all__ = [
     "ChannelSettings",
     "ClassSettings",
     "ConfigError",
-    "Problem",
+    "FileProblem",
     "Settings",
     "TargetSettings",
     "load_probes",

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.values import Duration
 
 # of a block and of a step: shorter ones would be empty, and each would be processed in every gap
@@ -25,7 +25,7 @@ def _a_second_at_least(seconds: float) -> float:
 Step = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
-class DetectorSettings(Block):
+class DetectorSettings(ConfigBlock):
     """The settings of drift detection (docs/detection.md). Only the first one is meant to be
     changed; try others with `backtest --set` first.
     """

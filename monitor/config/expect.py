@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.jsonschemas import schema_problem
 from monitor.model import Expectation
 
@@ -31,7 +31,7 @@ _CONDITIONS = (
 )
 
 
-class Expect(Block):
+class Expect(ConfigBlock):
     """One condition on the answer. All conditions of a probe must hold. An entry has exactly one of
     these keys; `not: true` inverts it.
     """

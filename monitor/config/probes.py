@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.cron import check_cron
 from monitor.config.expect import Expect
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.config.settings import Settings
 from monitor.config.values import Duration, DurationOrNone
 from monitor.config.yamlfile import YamlFile
 from monitor.model import Probe
 
 
-class Message(Block):
+class Message(ConfigBlock):
     """One message of a chat."""
 
     role: Literal["system", "user", "assistant"] = Field(
@@ -31,7 +31,7 @@ class Message(Block):
     )
 
 
-class Sampling(Block):
+class Sampling(ConfigBlock):
     """The sampling parameters. Temperature 0 and a seed are always sent, so that answers can be
     compared.
     """
@@ -71,7 +71,7 @@ class Sampling(Block):
     )
 
 
-class ProbeFile(Block):
+class ProbeFile(ConfigBlock):
     """One canary prompt. The file's name is the probe's name."""
 
     traffic_class: str = Field(
@@ -207,15 +207,15 @@ def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
     """
     if not directory.is_dir():
         text = "is not a folder; `vllm-canary init` creates one with probes"
-        raise ConfigError([Problem(str(directory), None, text)])
+        raise ConfigError([FileProblem(str(directory), None, text)])
     probes: list[Probe] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     paths = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
     for path in paths:
         twin = path.with_suffix(".yaml")
         if path != twin and twin in paths:
             text = f"is the same probe as {twin.name}; keep one of the two files"
-            problems.append(Problem(str(path), None, text))
+            problems.append(FileProblem(str(path), None, text))
         try:
             probes.append(load_probe(path, settings))
         except ConfigError as error:
@@ -224,7 +224,7 @@ def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
         raise ConfigError(problems)
     if not probes:
         text = "contains no probe (*.yaml); `vllm-canary init` writes some"
-        raise ConfigError([Problem(str(directory), None, text)])
+        raise ConfigError([FileProblem(str(directory), None, text)])
     return tuple(probes)
 
 
@@ -233,7 +233,7 @@ def load_probe(path: Path, settings: Settings) -> Probe:
     file = YamlFile(path, str(path))
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
         text = "the file's name is the probe's name: use letters, digits, dot, dash, underscore"
-        file.problems.append(Problem(str(path), None, text))
+        file.problems.append(FileProblem(str(path), None, text))
     parsed = file.validated(ProbeFile, {"classes": settings.class_names})
     known_class = settings.class_settings(parsed.traffic_class)
     # None is a value too: no limit.
@@ -282,7 +282,9 @@ def revision_of(parsed: ProbeFile, max_wait_s: float | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def misfit(probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path) -> Problem | None:
+def misfit(
+    probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path
+) -> FileProblem | None:
     """Why a probe does not fit into a server's context, with its place and what to do; None when it
     fits.
     """
@@ -298,4 +300,4 @@ def misfit(probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path
         f"needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer), but "
         f"the context holds {max_model_len}; {mend}"
     )
-    return Problem(str(path), line, text)
+    return FileProblem(str(path), line, text)

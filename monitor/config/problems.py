@@ -9,7 +9,7 @@ from monitor.errors import USAGE, UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """One sentence about one place: the error and what to do."""
 
     file: str
@@ -26,6 +26,6 @@ class ConfigError(UserError):
 
     exit_code = USAGE
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))

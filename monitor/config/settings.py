@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.detector import DetectorSettings
 from monitor.config.places import default_database, shipped_probes_dir
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.config.target import TargetSettings
 from monitor.config.values import (
     Duration,
@@ -29,7 +29,7 @@ from monitor.config.yamlfile import YamlFile, sentence
 DEFAULT_LISTEN = "127.0.0.1:9462"
 
 
-class ClassSettings(Block):
+class ClassSettings(ConfigBlock):
     """A traffic class: requests of one kind, judged together and apart from others."""
 
     max_wait: DurationOrNone = Field(
@@ -53,7 +53,7 @@ class ClassSettings(Block):
     )
 
 
-class ChannelSettings(Block):
+class ChannelSettings(ConfigBlock):
     """A receiver of alerts."""
 
     name: str = Field(
@@ -121,7 +121,7 @@ def _default_classes() -> dict[str, ClassSettings]:
     }
 
 
-class Settings(Block):
+class Settings(ConfigBlock):
     """The whole `config.yaml`. Paths are relative to the file."""
 
     database: str = Field(
@@ -177,7 +177,7 @@ def load_settings(path: Path) -> Settings:
     """
     file = YamlFile(path, str(path))
 
-    def duplicate_names(settings: Settings) -> list[Problem]:
+    def duplicate_names(settings: Settings) -> list[FileProblem]:
         return [
             file.problem(
                 (block, index, "name"),
@@ -230,5 +230,5 @@ def settings_for_url(url: str, database: str | None, listen: str = DEFAULT_LISTE
         return Settings.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(
-            [Problem("--url", None, sentence(e, Settings)) for e in error.errors()]
+            [FileProblem("--url", None, sentence(e, Settings)) for e in error.errors()]
         ) from None

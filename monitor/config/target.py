@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.values import PlainUrl, Secret, ServerUrl, is_loopback, read_secret
 
 V = TypeVar("V")
 DEFAULT_TOKEN_BUDGET = 30_000
 
 
-class DcgmSource(Block):
+class DcgmSource(ConfigBlock):
     """The GPUs of another machine, from its DCGM exporter."""
 
     dcgm: PlainUrl = Field(
@@ -33,7 +33,7 @@ def _gpu_source(value: V) -> V:
     )
 
 
-class TargetSettings(Block):
+class TargetSettings(ConfigBlock):
     """One vLLM server to watch."""
 
     name: str = Field(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.user_files import YamlSyntaxError, YamlValue, read_yaml
 
 Location = tuple[str | int, ...]
@@ -25,26 +25,26 @@ class YamlFile:
         self.path = path
         self.shown_as = shown_as
         self.lines: dict[Location, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
         self.data = self._read()
 
-    def problem(self, location: Location, text: str) -> Problem:
+    def problem(self, location: Location, text: str) -> FileProblem:
         """A problem at a place, with the line of the nearest enclosing place that has one."""
         place = location
         while place and place not in self.lines:
             place = place[:-1]
-        return Problem(self.shown_as, self.lines.get(place), text)
+        return FileProblem(self.shown_as, self.lines.get(place), text)
 
     def validated(
         self,
         model: type[M],
         context: Mapping[str, object] | None = None,
-        further: Callable[[M], Iterable[Problem]] = lambda _: (),
+        further: Callable[[M], Iterable[FileProblem]] = lambda _: (),
     ) -> M:
         """The values as `model`. Raises ConfigError with every problem of the file, including
         duplicate keys and `further` checks.
         """
-        problems: dict[Problem, None] = dict.fromkeys(self.problems)
+        problems: dict[FileProblem, None] = dict.fromkeys(self.problems)
         data, unknown = self.data, True
         result: M | None = None
         # Validate again without the unknown keys: they must not hide errors between known ones.
@@ -84,13 +84,13 @@ class YamlFile:
         for duplicate in document.duplicates:
             text = f"{duplicate.key} is a duplicate (first in line {duplicate.first_line})"
             self.problems.append(
-                Problem(self.shown_as, duplicate.line, f"{text}; keep one of them")
+                FileProblem(self.shown_as, duplicate.line, f"{text}; keep one of them")
             )
         self._note_lines(document.root, ())
         return document.root.plain()
 
     def _unreadable(self, text: str, line: int | None = None) -> ConfigError:
-        return ConfigError([Problem(self.shown_as, line, text)])
+        return ConfigError([FileProblem(self.shown_as, line, text)])
 
     def _note_lines(self, value: YamlValue, location: Location) -> None:
         self.lines[location] = value.line

@@ -14,7 +14,7 @@ from typing import TypeVar
 import httpx
 from sqlalchemy import Connection
 
-from monitor.config.problems import Problem
+from monitor.config.problems import FileProblem
 from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.identity import IdentityWatch, Keeps
@@ -98,7 +98,7 @@ class WatchedServer:
             return
         self.canary.model = the_one_model(self.settings.url, await models(self._http))
 
-    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
+    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[FileProblem]:
         """Probes that this server's context cannot hold, and the model's name on the way. Raises as
         find_model does.
         """

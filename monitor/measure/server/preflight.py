@@ -13,7 +13,7 @@ from typing import Literal
 import httpx
 
 from monitor.config.probes import misfit
-from monitor.config.problems import Problem
+from monitor.config.problems import FileProblem
 from monitor.measure.canary import Canary, Measurement
 from monitor.measure.server import api
 from monitor.measure.server.metrics_page import MetricsPage
@@ -58,7 +58,9 @@ class Preflight:
     checks: list[Check] = field(default_factory=list)
     max_model_len: int | None = None
     lengths: dict[str, int] = field(default_factory=dict)  # prompt tokens by probe
-    misfits: list[Problem] = field(default_factory=list)  # probes that cannot run in this context
+    misfits: list[FileProblem] = field(
+        default_factory=list
+    )  # probes that cannot run in this context
 
     def say(self, what: str, state: State, detail: str, mend: str | None = None) -> None:
         """Adds one line."""

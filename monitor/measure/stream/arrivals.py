@@ -82,7 +82,7 @@ class Backend(httpcore.AsyncNetworkBackend):
         for option in socket_options or ():
             sock.setsockopt(*option)
         wire = Wire(sock)
-        return Connection(wire, wire)
+        return TimedConnection(wire, wire)
 
     async def sleep(self, seconds: float) -> None:
         """Sleeps; httpcore's interface."""
@@ -167,7 +167,7 @@ def _settle(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-class Connection(httpcore.AsyncNetworkStream):
+class TimedConnection(httpcore.AsyncNetworkStream):
     """The stream that httpcore reads and writes: the wire itself, or TLS on it."""
 
     def __init__(self, stream: ByteStream, wire: Wire) -> None:
@@ -234,7 +234,7 @@ class Connection(httpcore.AsyncNetworkStream):
                     str(error) or "the server closed the connection where TLS should begin"
                 ) from error
             raise
-        return Connection(inside, self._wire)
+        return TimedConnection(inside, self._wire)
 
     def get_extra_info(self, info: str) -> Any:
         """Returns the TLS object for httpcore, and the times for us."""
