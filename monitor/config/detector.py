@@ -119,7 +119,7 @@ class DetectorSettings(ConfigBlock):
     memory_max_c: float | None = Field(
         default=None,
         gt=0,
-        description=("The slowdown temperature of the memory, for GPUs that do not report it."),
+        description="The slowdown temperature of the memory, for GPUs that do not report it.",
         examples=[85.0],
     )
     residual_c: float = Field(
@@ -128,6 +128,7 @@ class DetectorSettings(ConfigBlock):
         description="Warn about a GPU that is this many degrees hotter than its power explains.",
         examples=[4.0],
     )
+    # The key has the former word for a GPU: renaming it would break existing configurations.
     card_step: Step = Field(
         default=60.0,
         description=(

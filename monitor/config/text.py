@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -20,7 +19,7 @@ from monitor.config.settings import ChannelSettings, ClassSettings, Settings
 from monitor.config.target import TargetSettings
 
 
-def sample_config(target: Mapping[str, Any], database: str = "history.db") -> str:
+def sample_config(target: Mapping[str, object], database: str = "history.db") -> str:
     """A commented config.yaml for one target. Unset keys are comments with their default or an
     example.
     """
@@ -56,7 +55,7 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     return "\n".join(lines).rstrip("\n# ") + "\n"
 
 
-def _examples(model: type[BaseModel], names: set[str]) -> dict[str, Any]:
+def _examples(model: type[BaseModel], names: set[str]) -> dict[str, object]:
     return {n: f.examples[0] for n, f in model.model_fields.items() if n in names and f.examples}
 
 
@@ -68,7 +67,10 @@ def _entry(lines: list[str]) -> list[str]:
 
 
 def _fields(
-    model: type[BaseModel], given: Mapping[str, Any], skip: set[str] | None = None, indent: int = 0
+    model: type[BaseModel],
+    given: Mapping[str, object],
+    skip: set[str] | None = None,
+    indent: int = 0,
 ) -> list[str]:
     lines: list[str] = []
     pad = " " * indent
@@ -96,7 +98,7 @@ def _comment(field: FieldInfo, indent: int = 0) -> list[str]:
     return [f"{pad}# {line}" for line in textwrap.wrap(field.description or "", 118 - indent)]
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     if isinstance(value, str) and not (
         value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value
     ):

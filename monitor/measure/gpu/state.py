@@ -45,4 +45,4 @@ class Timing:
     identity_s: float = 60.0
 
 
-USUAL_TIMING = Timing()
+DEFAULT_TIMING = Timing()

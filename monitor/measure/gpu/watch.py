@@ -33,7 +33,7 @@ from monitor.measure.gpu.session import (
     GpusIdentity,
     GpusUnavailableError,
 )
-from monitor.measure.gpu.state import USUAL_TIMING, GpuState, Timing, first_state
+from monitor.measure.gpu.state import DEFAULT_TIMING, GpuState, Timing, first_state
 from monitor.model import DRIVER, GpuEvent, GpuFault, GpuReading, ReadProblem
 
 LABELS = {"at", "monotonic_ns", "uuid", "name"}  # fields of a reading that are not values
@@ -74,7 +74,7 @@ class GpuWatch:
         *,
         on_event: Callable[[GpuEvent], None] | None = None,
         open_session: Callable[[], GpuSession] = _open_nvml,
-        timing: Timing = USUAL_TIMING,
+        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self._auto = gpus == "auto"
         self._off = gpus == "none" or not gpus

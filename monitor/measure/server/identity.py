@@ -131,7 +131,7 @@ def role_of(name: str) -> Literal["root", "derived", "soft"]:
 
 
 async def read_identity(sources: Sources, page: ServerPage) -> Fingerprint:
-    """Reads everything that is cheap to read."""
+    """Reads every source; each of them is cheap."""
     fields = _Fields()
     await _from_api(sources, fields)
     await _from_tokenizer(sources, fields)

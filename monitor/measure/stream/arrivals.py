@@ -40,7 +40,7 @@ class Network(Protocol):
     """An open connection; ours or httpcore's own."""
 
     def get_extra_info(self, info: str) -> Any:
-        """What the connection knows under this name, or None."""
+        """The value of this name, or None."""
         ...
 
 
@@ -147,7 +147,7 @@ class Wire(ByteStream):
         self._sock.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
-        """Closes the socket, and wakes whoever still waits for bytes."""
+        """Closes the socket, and wakes a pending `receive`."""
         if self._ready is not None:
             _settle(self._ready)
         self._stop_waiting()

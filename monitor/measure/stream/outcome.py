@@ -1,4 +1,4 @@
-"""The outcome of a stream that ended, and a sentence about everything that is not ok. Pure."""
+"""The outcome of a stream that ended, and a sentence about every outcome but ok. Pure."""
 
 from __future__ import annotations
 
