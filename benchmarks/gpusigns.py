@@ -12,12 +12,11 @@ from statistics import mean
 import gputraces
 from gputraces import Capped, Peak
 
-from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.gpu.elasticity import Elasticity, Predicted
+from monitor.judge.drift.gpu.elasticity import Elasticity
 from monitor.judge.drift.gpu.rules import RULES
 from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
-from monitor.model import CanaryPoint, GpuPoint
+from monitor.model import CanaryPoint, GpuPoint, GpuWarning, Predicted
 
 V100_MEMORY_C = 85.0  # where its HBM throttles
 USUAL_H, AFTER_MIN = 4, 15
@@ -107,7 +106,7 @@ def _play(points: Sequence[GpuPoint], settings: DriftSettings) -> list[GpuWarnin
         channel.gpu(point, settings)
         channel.advance(point.at_us, settings)
         for warning in channel.warnings(settings) if channel.open else ():
-            found.setdefault(warning.sign, warning)
+            found.setdefault(warning.condition, warning)
     return list(found.values())
 
 
@@ -163,7 +162,7 @@ def _peak_points(peak: Peak) -> list[GpuPoint]:
 
 
 def _said(warnings: Sequence[GpuWarning]) -> str:
-    return ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in warnings) or "nothing"
+    return ", ".join(f"{w.condition}: {w.cause}" for w in warnings) or "nothing"
 
 
 # -- power

@@ -127,12 +127,12 @@ def _trial(
         if not channel.open:
             continue
         for warning in channel.warnings(settings):
-            found.first.setdefault(warning.sign, since_min)
-            found.causes.add(str(warning.evidence["cause"]))
-            if found.forecast is None and "minutes_to_limit" in warning.evidence:
-                found.forecast = since_min, since_min + float(warning.evidence["minutes_to_limit"])
+            found.first.setdefault(warning.condition, since_min)
+            found.causes.add(warning.cause.value)
+            if found.forecast is None and warning.figures.minutes_to_limit is not None:
+                found.forecast = since_min, since_min + warning.figures.minutes_to_limit
             if warning.severity is not Severity.INFO:
-                found.loud.setdefault(warning.sign, since_min)
+                found.loud.setdefault(warning.condition, since_min)
     for end in range(LOSS_POINTS, len(what.points)):
         if sum(what.decode_loss[end - LOSS_POINTS : end]) / LOSS_POINTS >= LOSS:
             found.loss_min = (what.points[end].at_us - begun_us) / 6e7

@@ -27,9 +27,9 @@ from common import HERE, ROOT, Section, machine
 from proofpage import stamp, write_section
 
 from monitor.judge.quality.flips import ALARM_NAT, FAILING_RATE, FLIP_RATE, Flips
-from monitor.judge.quality.gate import too_few_passes
 from monitor.judge.quality.pinned import judge_pinned
 from monitor.judge.quality.pinning import outputs_of
+from monitor.judge.quality.verdicts import too_few_passes
 from monitor.model import ObservedAnswer, Pin, Verdict
 
 DATA = HERE / "data" / "gb10_greedy_agreement.csv"

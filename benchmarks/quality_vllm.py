@@ -39,8 +39,9 @@ from proofpage import stamp, write_section
 from monitor.config.probes import load_probes
 from monitor.config.settings import load_settings
 from monitor.daemon.scoring import scored_shift
-from monitor.judge.quality.gate import SHIFT_ROUNDS, judge_gate, pin_for
+from monitor.judge.quality.gate import judge_gate, pin_for
 from monitor.judge.quality.shift import judge_shift
+from monitor.judge.quality.verdicts import SHIFT_ROUNDS
 from monitor.measure.stream.answer import observed
 from monitor.measure.stream.client import client, stream
 from monitor.measure.stream.patience import Limits

@@ -65,7 +65,9 @@ def healthy(chain: Chained) -> Healthy:
                     heat + (minute.residual_c is not None),
                 )
         if channel.open:
-            found |= dict.fromkeys((name, warning.sign) for warning in channel.warnings(SETTINGS))
+            found |= dict.fromkeys(
+                (name, warning.condition) for warning in channel.warnings(SETTINGS)
+            )
     return Healthy(len(set(chain.names)), len(chain.points) / 360.0, list(found), busy, clock, heat)
 
 

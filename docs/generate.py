@@ -1,5 +1,5 @@
-"""Writes the reference pages from the code: docs/configuration.md and docs/commands.md. A test
-compares them with what this makes.
+"""Writes the reference pages from the code: docs/configuration.md, docs/commands.md and
+docs/simulator.md. A test compares them with what this writes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from monitor.cli import COMMANDS, overview, parser_of
+from monitor.cli.parsers import COMMANDS, overview, parser_of
 from monitor.config.text import reference
 
 HERE = Path(__file__).resolve().parent
@@ -17,18 +17,25 @@ EXIT_CODES = """
 | exit code | means |
 |---|---|
 | 0 | good |
-| 1 | verdict `fail`, or outcome queue_cap, hung, truncated, stream_error, malformed, empty (`probe`); an open \
-incident (`status`), or one that would have opened (`backtest`) |
+| 1 | verdict `fail`, or outcome queue_cap, hung, truncated, stream_error, malformed, empty \
+(`probe`); an open incident (`status`), or one that would have been opened (`backtest`); a wrong \
+answer (`pin`); a regression (`gate`) |
 | 2 | usage, configuration, a wrong API key, an unknown model, a database of a newer version |
-| 3 | could not be measured: refused, timeout, http_error, rejected, database unreachable, no sample for \
-three intervals, nothing to learn from (`calibrate`) |
+| 3 | could not be measured: refused, timeout, http_error, rejected, database unreachable, no \
+sample for three intervals, no data for a baseline (`calibrate`) |
 
-1 beats 3. Times are given as `2h`, `7d`, or ISO 8601. `--json` prints one object with its list under the plural name.
+1 beats 3. Times are given as `2h`, `7d`, or ISO 8601. `--json` prints one object with its list
+under the plural name.
+
+To complete commands and options in bash (with the package bash-completion) or in zsh:
+
+    vllm-canary completion bash > ~/.local/share/bash-completion/completions/vllm-canary
+    vllm-canary completion zsh > "${fpath[1]}/_vllm-canary"
 """
 
 
 def commands_page() -> str:
-    """docs/commands.md: every command's own help."""
+    """docs/commands.md: every command's own help, as tables."""
     parts = [
         "# Commands",
         "",
@@ -45,32 +52,36 @@ def commands_page() -> str:
 
 
 def _command(parser: argparse.ArgumentParser, title: str) -> list[str]:
-    """One command as a table of what it takes; argparse's own layout differs between versions of
+    """One command with a table of its arguments; argparse's own layout differs between versions of
     Python.
     """
     lines = [title, "", parser.description or "", ""] if parser.description else [title, ""]
-    takes = [
+    arguments = [
         a
         for a in parser._actions
         if not isinstance(a, (argparse._HelpAction, argparse._SubParsersAction))
     ]
-    if takes:
+    if arguments:
         lines += [
-            "| takes | meaning |",
+            "| argument | meaning |",
             "|---|---|",
-            *(f"| `{_spelled(action)}` | {action.help} |" for action in takes),
+            *(
+                f"| `{_syntax(action)}` | {parser._get_formatter()._expand_help(action)} |"
+                for action in arguments
+            ),
             "",
         ]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            helps = {choice.dest: choice.help or choice.dest for choice in action._choices_actions}
             for name, sub in action.choices.items():
-                sub.description = helps.get(name, "").capitalize()
+                text = helps[name]
+                sub.description = f"{text[0].upper()}{text[1:]}."
                 lines += _command(sub, f"#{title} {name}")
     return lines
 
 
-def _spelled(action: argparse.Action) -> str:
+def _syntax(action: argparse.Action) -> str:
     names = ", ".join(action.option_strings)
     value = action.metavar or (
         "" if action.nargs == 0 else "|".join(map(str, action.choices or [])) or action.dest.upper()

@@ -33,6 +33,11 @@ def one_line(text: str, limit: int = LONGEST_DETAIL) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """Untrusted text without control characters that could steer a terminal; line breaks stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
 def both_ends(text: str, limit: int) -> str:
     """One printable line, without its middle where it is longer than `limit`: for a sentence with a
     quotation first and the reason last.

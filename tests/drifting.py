@@ -64,12 +64,12 @@ class Tally:
         since = as_time(self.slow_since_us)
         return [
             Finding(
-                Kind.SPEED,
-                target,
-                "decode",
-                severity,
-                f"{target} is slow",
-                since,
+                kind=Kind.SPEED,
+                target=target,
+                subject="decode",
+                severity=severity,
+                summary=f"{target} is slow",
+                since=since,
                 evidence=evidence,
             )
         ]

@@ -90,7 +90,7 @@ def feed(
 
 def signs_of(channel: GpuChannel, settings: DriftSettings = SETTINGS) -> list[str]:
     """The names of what is open."""
-    return sorted(warning.sign for warning in channel.warnings(settings))
+    return sorted(warning.condition for warning in channel.warnings(settings))
 
 
 def warmed(

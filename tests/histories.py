@@ -66,7 +66,6 @@ def a_finding(**changes: Any) -> Finding:
         "target": "local",
         "subject": "local",
         "severity": Severity.PAGE,
-        "summary": "local does not answer",
         "since": NOON,
     }
     return Finding(**values | changes)

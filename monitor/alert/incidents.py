@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from monitor.alert import outbox
 from monitor.errors import USAGE, UserError
 from monitor.model import Cause, Change, Finding, Incident, Kind, Severity
+from monitor.show.findings import paragraph
 from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
 
@@ -90,7 +91,7 @@ def _open(
         "subject": finding.subject,
         "severity": finding.severity.value,
         "cause": finding.cause.value if finding.cause else None,
-        "summary": finding.summary,
+        "summary": paragraph(finding),
         "changes": [asdict(change) for change in finding.changes],
         "evidence": dict(finding.evidence),
         "opened_at_us": to_us(now),
@@ -132,7 +133,7 @@ def _update(
     values = {
         "severity": finding.severity.value,
         "cause": finding.cause.value if finding.cause else None,
-        "summary": finding.summary,
+        "summary": paragraph(finding),
         "changes": [asdict(change) for change in changes],
         "evidence": evidence,
     }
@@ -325,7 +326,7 @@ def _note_finding(
             since_us=to_us(finding.since),
             severity=finding.severity.value,
             cause=finding.cause.value if finding.cause else None,
-            summary=finding.summary,
+            summary=paragraph(finding),
             evidence=dict(finding.evidence),
         )
     )

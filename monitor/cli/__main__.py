@@ -1,4 +1,4 @@
-"""`python -m monitor.cli`: the same as the command vllm-canary."""
+"""`python -m monitor.cli`: the same as the command `vllm-canary`."""
 
 import sys
 

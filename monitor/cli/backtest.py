@@ -1,76 +1,49 @@
-"""`backtest`: the daemon's judges over what is stored, or over a CSV file, and the incidents that
-they would have opened.
+"""`backtest`: runs the daemon's judges over stored history or a CSV file, and lists the incidents
+that they would have opened.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-from monitor.cli.common import (
-    CommandError,
-    chosen_rows,
-    config_arguments,
-    database_of,
-    found_settings,
-    json_argument,
-    moment,
-    now_utc,
-    print_json,
-)
+from monitor.cli.common import CommandError, database_of, moment, now_utc, print_json
+from monitor.cli.configured import chosen_probes, found_settings
+from monitor.cli.known import chosen_rows
+from monitor.cli.parsers.replay import BACKTEST_SINCE
+from monitor.config.detector import DetectorSettings
+from monitor.config.settings import ClassSettings, Settings
+from monitor.daemon.judging import same_place
+from monitor.daemon.tuning import check_classes, thresholds, tried
 from monitor.errors import REGRESSION, UNMEASURED
+from monitor.judge.drift.settings import DriftSettings
+from monitor.model import Probe
+from monitor.replay.history import Past, Watcher, of_file, of_history
+from monitor.replay.judges import Rules
+from monitor.replay.results import found_of, incident_record, print_report, target_record
+from monitor.show.driftplot import Sketch, page
+from monitor.store.database import reading
+from monitor.store.points import classes_of
+from monitor.store.queries import TargetRow
 
-SINCE = "30d"
 PAGE_BEGINS = b"<!doctype html>"  # monitor/show/driftplot.py
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    parser.add_argument(
-        "file",
-        nargs="?",
-        metavar="FILE.csv",
-        help="samples to judge, instead of the history (docs/detection.md)",
-    )
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        help=f"the history from then on: 2h, 7d, or ISO 8601 (default {SINCE})",
-    )
-    parser.add_argument("--until", metavar="TIME", help="up to then")
-    parser.add_argument("--target", metavar="NAME", help="only this target")
-    more = (
-        "try a threshold, for example detector.false_alarms_per_month=1 or "
-        "classes.chat.ttft=800ms; may be given again"
-    )
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="wishes", help=more
-    )
-    parser.add_argument("--plot", metavar="FILE.html", help="draw the series with what was found")
-    config_arguments(parser)
-    json_argument(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Replay, print, draw."""
-    from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.tuning import thresholds, tried  # noqa: PLC0415
-    from monitor.replay.results import incident_record, print_report, target_record  # noqa: PLC0415
-    from monitor.show.driftplot import Sketch  # noqa: PLC0415
-
-    _check_plot(args)
+def run(args: Namespace) -> int:
+    """Replays, prints, draws."""
+    _check_plot(args.plot, args.file)
     configured = found_settings(args)
-    detector = DetectorSettings() if configured is None else configured.detector
-    classes = {} if configured is None else configured.classes
-    settings = thresholds(*tried(detector, classes, args.wishes))
     sketch = None if args.plot is None else Sketch()
-    if args.file is None:
-        pasts, notes = _of_history(args, settings, configured, sketch)
-    else:
-        pasts, notes = _of_file(args, settings, configured, sketch)
+    backtest = Backtest(
+        args=args,
+        configured=configured,
+        thresholds=_thresholds(configured, args.wishes),
+        watcher=None if sketch is None else sketch.watch,
+    )
+    pasts, notes = backtest.of_history() if args.file is None else backtest.of_file()
     report = {
         "incidents": [incident_record(entry) for past in pasts for entry in past.incidents],
         "targets": [target_record(past.replay, past.begin_us) for past in pasts],
@@ -81,137 +54,129 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_report(report)
     if sketch is not None:
-        _draw(args, sketch, pasts)
+        _draw(sketch, pasts, Path(args.plot), args.file or "the history")
     if report["incidents"]:
         return REGRESSION
-    return (
-        0 if any(count for past in pasts for count in past.replay.counts.values()) else UNMEASURED
-    )
+    return 0 if any(map(_has_measured, pasts)) else UNMEASURED
 
 
-def _of_file(
-    args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
-) -> tuple[list[Any], list[str]]:
-    from monitor.daemon.tuning import check_classes  # noqa: PLC0415
-    from monitor.replay.history import of_file  # noqa: PLC0415
-    from monitor.replay.judges import Rules  # noqa: PLC0415
+def _thresholds(configured: Settings | None, wishes: Sequence[str]) -> DriftSettings:
+    """The configured thresholds, with those of --set instead. Raises ConfigError."""
+    detector = DetectorSettings() if configured is None else configured.detector
+    return thresholds(*tried(detector, _classes(configured), wishes))
 
-    if args.since is not None or args.until is not None:
-        raise CommandError("--since and --until choose from the history; a file is judged whole")
-    rules = Rules(probes=_probes(configured))
-    pasts, notes = of_file(
-        Path(args.file), settings, rules, watcher=None if sketch is None else sketch.watch
-    )
-    check_classes(
-        args.wishes,
-        () if configured is None else configured.classes,
-        {name for past in pasts for name in past.classes},
-    )
-    if args.target is not None:
+
+def _classes(configured: Settings | None) -> Mapping[str, ClassSettings]:
+    return {} if configured is None else configured.classes
+
+
+def _has_measured(past: Past) -> bool:
+    return any(past.replay.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """A replay of what the options choose. `watcher` is shown every point."""
+
+    args: Namespace
+    configured: Settings | None
+    thresholds: DriftSettings
+    watcher: Watcher | None
+
+    def of_file(self) -> tuple[Sequence[Past], Sequence[str]]:
+        """Replays the file; returns its targets, and remarks. Raises UserError."""
+        if self.args.since is not None or self.args.until is not None:
+            raise CommandError("--since and --until apply to the history; a file is judged whole")
+        rules = Rules(probes=self._probes())
+        pasts, notes = of_file(Path(self.args.file), self.thresholds, rules, watcher=self.watcher)
+        self._check_classes({name for past in pasts for name in past.classes})
+        name = self.args.target
         known = [past.replay.target for past in pasts]
-        if args.target not in known:
+        if name is not None and name not in known:
             raise CommandError(
-                f"there is no target {args.target!r} in {args.file}; it has: "
+                f"there is no target {name!r} in {self.args.file}; it has: "
                 f"{', '.join(known) or 'none'}"
             )
-        pasts = [past for past in pasts if past.replay.target == args.target]
-    return pasts, notes
+        return [past for past in pasts if name in {None, past.replay.target}], notes
 
+    def of_history(self) -> tuple[Sequence[Past], Sequence[str]]:
+        """Replays the history; returns its targets, and remarks. Raises UserError."""
+        now = now_utc()
+        since = moment(self.args.since or BACKTEST_SINCE, now)
+        until = moment(self.args.until, now) or now
+        with reading(database_of(self.args)) as connection:
+            rows = chosen_rows(connection, self.args.target)
+            self._check_classes(classes_of(connection))
+            pasts = [
+                of_history(
+                    connection,
+                    row,
+                    self.thresholds,
+                    self._rules(row),
+                    since,
+                    until,
+                    watcher=self.watcher,
+                )
+                for row in rows
+            ]
+        notes = [] if rows else ["the history has no target yet; `vllm-canary run` starts one"]
+        empty = [past.replay.target for past in pasts if not _has_measured(past)]
+        return pasts, notes + [f"{name}: nothing was measured in this period" for name in empty]
 
-def _of_history(
-    args: argparse.Namespace, settings: Any, configured: Any, sketch: Any
-) -> tuple[list[Any], list[str]]:
-    from monitor.daemon.tuning import check_classes  # noqa: PLC0415
-    from monitor.replay.history import of_history  # noqa: PLC0415
-    from monitor.store.database import reading  # noqa: PLC0415
-    from monitor.store.points import classes_of  # noqa: PLC0415
+    def _check_classes(self, measured: set[str]) -> None:
+        check_classes(self.args.wishes, _classes(self.configured), measured)
 
-    now = now_utc()
-    since, until = moment(args.since or SINCE, now), moment(args.until, now) or now
-    watcher = None if sketch is None else sketch.watch
-    with reading(database_of(args)) as connection:
-        rows = chosen_rows(connection, args.target)
-        check_classes(
-            args.wishes, () if configured is None else configured.classes, classes_of(connection)
+    def _rules(self, row: TargetRow) -> Rules:
+        """The probes' stored intervals; none for a target that may be left alone while idle, whose
+        silence is intended.
+        """
+        target = None if self.configured is None else self.configured.target(row.name)
+        silent = target is not None and target.when_idle != "run"
+        intervals = {
+            name: timedelta(seconds=every)
+            for name, every in row.schedule.items()
+            if isinstance(every, (int, float))
+        }
+        return Rules(
+            probes=self._probes(),
+            intervals={} if silent else intervals,
+            same_address=target is None or same_place(target),
         )
-        pasts = [
-            of_history(
-                connection, row, settings, _rules(row, configured), since, until, watcher=watcher
-            )
-            for row in rows
-        ]
-    notes = [] if rows else ["the history knows no target yet; `vllm-canary run` starts one"]
-    empty = [past.replay.target for past in pasts if not any(past.replay.counts.values())]
-    return pasts, notes + [f"{name}: nothing was measured in this time" for name in empty]
+
+    def _probes(self) -> Mapping[str, Probe]:
+        """The configured probes, which say how many of their answers may be wrong; the defaults
+        apply to others.
+        """
+        if self.configured is None or not Path(self.configured.probes).is_dir():
+            return {}
+        return {probe.name: probe for probe in chosen_probes(self.configured)}
 
 
-def _rules(row: Any, configured: Any) -> Any:
-    """How often each probe should measure is in the history. A target that is left alone while
-    nobody uses it is silent by intention.
-    """
-    from monitor.daemon.judging import same_place  # noqa: PLC0415
-    from monitor.replay.judges import Rules  # noqa: PLC0415
-
-    target = None if configured is None else configured.target(row.name)
-    silent = target is not None and target.when_idle != "run"
-    schedule = {
-        name: timedelta(seconds=every)
-        for name, every in row.schedule.items()
-        if isinstance(every, (int, float))
-    }
-    same = target is None or same_place(target)
-    return Rules(
-        probes=_probes(configured), intervals={} if silent else schedule, same_address=same
-    )
-
-
-def _probes(configured: Any) -> Mapping[str, Any]:
-    """The probes as they are configured now, for how many of their answers may be wrong; without
-    them the defaults hold.
-    """
-    from monitor.config.probes import load_probes  # noqa: PLC0415
-
-    if configured is None or not Path(configured.probes).is_dir():
-        return {}
-    return {probe.name: probe for probe in load_probes(Path(configured.probes), configured)}
-
-
-def _check_plot(args: argparse.Namespace) -> None:
-    """A page may be drawn anew, but nothing else is written over: least of all the file that is
-    read. Raises CommandError.
-    """
-    plot = None if args.plot is None else Path(args.plot)
+def _check_plot(name: str | None, file: str | None) -> None:
+    """Allows only a page of ours to be overwritten. Raises CommandError."""
+    plot = None if name is None else Path(name)
     if plot is None or not plot.is_file():
         return
-    if args.file is not None and Path(args.file).exists() and plot.samefile(args.file):
+    if file is not None and Path(file).exists() and plot.samefile(file):
         raise CommandError(
-            f"--plot {args.plot} is the file that is read; name another one, for example "
+            f"--plot {name} is the input file; give another one, for example "
             f"{plot.with_suffix('.html').name}"
         )
     try:
         with plot.open("rb") as there:
             begins = there.read(len(PAGE_BEGINS))
     except OSError as error:
-        raise CommandError(f"--plot {args.plot} cannot be written: {error.strerror}") from None
+        raise CommandError(f"--plot {name} cannot be written: {error.strerror}") from None
     if begins and begins != PAGE_BEGINS:
         raise CommandError(
-            f"--plot {args.plot} is there already and is no page of ours; it is left alone, so "
-            "name another file"
+            f"--plot {name} already exists and is not a page of `backtest`; give another file"
         )
 
 
-def _draw(args: argparse.Namespace, sketch: Any, pasts: Sequence[Any]) -> None:
-    from monitor.replay.results import found_of  # noqa: PLC0415
-    from monitor.show.driftplot import page  # noqa: PLC0415
-
+def _draw(sketch: Sketch, pasts: Sequence[Past], plot: Path, source: str) -> None:
     found = {past.replay.target: found_of(past.incidents) for past in pasts}
-    panels = {
-        past.replay.target: sketch.panels(past.replay.target, found[past.replay.target])
-        for past in pasts
-    }
+    panels = {target: sketch.panels(target, found[target]) for target in found}
     try:
-        Path(args.plot).write_text(
-            page(f"backtest of {args.file or 'the history'}", panels, found), encoding="utf-8"
-        )
+        plot.write_text(page(f"backtest of {source}", panels, found), encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"--plot {args.plot} cannot be written: {error.strerror}") from None
+        raise CommandError(f"--plot {plot} cannot be written: {error.strerror}") from None

@@ -1,122 +1,127 @@
-"""`calibrate`: learn from the stored history what is normal, say from how much, and hand it to the
-daemon.
+"""`calibrate`: rebuilds the baseline from the stored history, reports how much data it rests on,
+and hands it to the daemon.
 """
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict
-from typing import Any
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from monitor.cli.common import (
-    chosen_rows,
-    config_arguments,
-    database_of,
-    found_settings,
-    json_argument,
-    moment,
-    now_utc,
-    print_json,
-)
+from sqlalchemy import Connection
+
+from monitor.cli.common import database_of, moment, now_utc, print_json
+from monitor.cli.configured import found_settings
+from monitor.cli.known import chosen_rows
+from monitor.config.detector import DetectorSettings
+from monitor.config.settings import Settings
+from monitor.daemon.driftstate import codec
+from monitor.daemon.tuning import drift_settings, thresholds
 from monitor.errors import UNMEASURED
-
-SINCE = "14d"
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    parser.add_argument("--target", metavar="NAME", help="only this target")
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        default=SINCE,
-        help=f"learn from then on: 2h, 7d, or ISO 8601 (default {SINCE})",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be learnt, keep nothing"
-    )
-    config_arguments(parser)
-    json_argument(parser)
+from monitor.judge.drift.detector import Detector
+from monitor.judge.drift.settings import DriftSettings
+from monitor.replay.history import Past, of_history
+from monitor.replay.judges import Rules
+from monitor.show.learnt import learnt_record, print_learnt
+from monitor.show.terminal import console
+from monitor.store import detectors
+from monitor.store.database import open_writer, reading
+from monitor.store.points import Cursor
+from monitor.store.queries import TargetRow
+from monitor.store.times import to_us
 
 
-def run(args: argparse.Namespace) -> int:
-    """Replay the history through a detector that knows nothing, print what it learnt, keep it."""
-    from monitor.config.detector import DetectorSettings  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.tuning import thresholds  # noqa: PLC0415
-    from monitor.replay.history import of_history  # noqa: PLC0415
-    from monitor.replay.judges import Rules  # noqa: PLC0415
-    from monitor.store.database import reading  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A target, its replay, and the detector that learned from it."""
 
-    configured, database = found_settings(args), database_of(args)
-    settings = (
-        thresholds(DetectorSettings(), {})
-        if configured is None
-        else thresholds(configured.detector, configured.classes)
-    )
-    now = now_utc()
-    since = moment(args.since, now)
+    row: TargetRow
+    past: Past
+    detector: Detector
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How much was replayed, by kind."""
+        return self.past.replay.counts
+
+
+def run(args: Namespace) -> int:
+    """Replays the history through a new detector, prints its baseline, stores it."""
+    settings, database = _settings(found_settings(args)), database_of(args)
+    found = _replayed(args, database, settings)
+    learned = [one for one in found if one.counts["samples"]]
+    if not args.dry_run and learned:
+        _store(database, learned, settings)
+    _print(args, found, settings)
+    return 0 if learned and len(learned) == len(found) else UNMEASURED
+
+
+def _settings(configured: Settings | None) -> DriftSettings:
+    return thresholds(DetectorSettings(), {}) if configured is None else drift_settings(configured)
+
+
+def _replayed(args: Namespace, database: str, settings: DriftSettings) -> list[Calibrated]:
     with reading(database) as connection:
         rows = chosen_rows(connection, args.target)
-        pasts = [
-            (row, of_history(connection, row, settings, Rules(), since, now, learn_before=False))
-            for row in rows
-        ]
-    learnt = [(row, past) for row, past in pasts if past.replay.counts["samples"]]
-    if not args.dry_run and learnt:
-        _keep(database, learnt, settings)
-    _print(args, pasts, settings)
-    return 0 if learnt and len(learnt) == len(pasts) else UNMEASURED
+        return [_calibrated(connection, row, settings, args.since) for row in rows]
 
 
-def _keep(database: str, learnt: list[tuple[Any, Any]], settings: Any) -> None:
-    """A daemon that runs takes it up within seconds; what came in since is in the history and
-    follows.
+def _calibrated(
+    connection: Connection, row: TargetRow, settings: DriftSettings, since: str
+) -> Calibrated:
+    now, detector = now_utc(), Detector()
+    past = of_history(
+        connection,
+        row,
+        settings,
+        Rules(),
+        moment(since, now),
+        now,
+        learn_before=False,
+        make=lambda: detector,
+    )
+    return Calibrated(row, past, detector)
+
+
+def _store(database: str, learned: Sequence[Calibrated], settings: DriftSettings) -> None:
+    """Stores the states. A running daemon loads them within seconds, and continues with the samples
+    that came since.
     """
-    from monitor.daemon.driftstate import codec  # noqa: PLC0415
-    from monitor.store import detectors  # noqa: PLC0415
-    from monitor.store.database import open_writer  # noqa: PLC0415
-    from monitor.store.times import to_us  # noqa: PLC0415
-
     now_us = to_us(now_utc())
     engine = open_writer(database)
     try:
         with engine.begin() as connection:
-            for row, past in learnt:
-                detector = past.replay.detector
-                how: Any = codec(type(detector))
-                armed = tuple(asdict(part) for part in detector.armed(settings))
-                version, state = how.version_under(settings), how.dump(detector)
-                detectors.save(
-                    connection,
-                    row.id,
-                    detectors.StoredDetector(now_us, version, state, armed, past.end, past.pin),
-                )
+            for one in learned:
+                detectors.save(connection, one.row.id, _stored(one, settings, now_us))
     finally:
         engine.dispose()
 
 
-def _print(args: argparse.Namespace, pasts: list[tuple[Any, Any]], settings: Any) -> None:
-    from monitor.show.learnt import learnt_record, print_learnt  # noqa: PLC0415
-    from monitor.show.terminal import console  # noqa: PLC0415
+def _stored(one: Calibrated, settings: DriftSettings, now_us: int) -> detectors.StoredDetector:
+    how = codec(Detector)
+    return detectors.StoredDetector(
+        at_us=now_us,
+        version=how.version_under(settings),
+        state=how.dump(one.detector),
+        armed=tuple(asdict(part) for part in one.detector.armed(settings)),
+        cursor=one.past.end or Cursor(),
+        pin=one.past.pin,
+    )
 
-    records = [
-        (row.name, past.replay.counts, learnt_record(past.replay.detector, settings))
-        for row, past in pasts
-    ]
+
+def _print(args: Namespace, found: Sequence[Calibrated], settings: DriftSettings) -> None:
+    records = [(one, learnt_record(one.detector, settings)) for one in found]
     if args.json:
-        print_json(
-            {"targets": [{"name": name, **counts, **record} for name, counts, record in records]}
-        )
+        targets = [{"name": one.row.name, **one.counts, **record} for one, record in records]
+        print_json({"targets": targets})
         return
-    for name, counts, record in records:
-        if counts["samples"]:
-            print_learnt(name, record)
+    out = console()
+    for one, record in records:
+        if one.counts["samples"]:
+            print_learnt(one.row.name, record)
         else:
-            console().print(
-                f"{name}: nothing was measured since {args.since}; there is nothing to learn from",
-                style="yellow",
-            )
+            out.print(f"{one.row.name}: no baseline; no sample since {args.since}", style="yellow")
     if not records:
-        console().print("the history knows no target yet; `vllm-canary run` starts one")
+        out.print("the history has no target yet; `vllm-canary run` starts one")
     if args.dry_run:
-        console().print("\nNothing was kept (--dry-run).", style="yellow")
+        out.print("\nNothing was stored (--dry-run).", style="yellow")

@@ -1,35 +1,32 @@
-"""`fingerprint`: read what is being served now, field by field. Nothing is stored."""
+"""`fingerprint`: reads the identity of what is served, field by field. Nothing is stored."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
-from monitor.cli.common import (
-    chosen_targets,
-    config_arguments,
-    json_argument,
-    load_context,
-    print_json,
-)
+from monitor.cli.common import print_json
+from monitor.cli.configured import chosen_targets, settings_of
+from monitor.config.target import TargetSettings
+from monitor.daemon.gpus import GpuWatches, TargetGpus
 from monitor.errors import UserError
 from monitor.judge.identity import digest
-from monitor.model import Fingerprint
+from monitor.measure.server import api
+from monitor.measure.server.identity import Sources, read_identity
+from monitor.measure.server.metrics_page import MetricsPage
+from monitor.measure.stream.client import client_of
+from monitor.model import Fingerprint, FingerprintField
+from monitor.show.terminal import UNKNOWN, console, table
+from monitor.store import fingerprints, queries
+from monitor.store.database import reading
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    config_arguments(parser, url=True)
-    parser.add_argument("--target", metavar="NAME", help="only this target")
-    json_argument(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Read and print."""
-    settings = load_context(args)
+def run(args: Namespace) -> int:
+    """Reads and prints."""
+    settings = settings_of(args)
     found = asyncio.run(_read_all(chosen_targets(settings, args.target), settings.database))
     if args.json:
         print_json({"fingerprints": [_record(one) for one in found]})
@@ -39,37 +36,34 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _read_all(targets: Sequence[Any], database: str) -> list[Fingerprint]:
-    from monitor.daemon.gpus import GpuWatches  # noqa: PLC0415 - --help needs none of this
-
-    gpu = GpuWatches([target.watches_gpus for target in targets])
-    gpu.start()
+async def _read_all(targets: Sequence[TargetSettings], database: str) -> list[Fingerprint]:
+    watches = GpuWatches([target.watches_gpus for target in targets])
+    watches.start()
     try:
-        await gpu.first_look()
-        return [await _read(target, gpu.of(target.watches_gpus), database) for target in targets]
+        await watches.first_look()
+        return [await _read(t, watches.of(t.watches_gpus), database) for t in targets]
     finally:
-        gpu.stop()
+        watches.stop()
 
 
-async def _read(target: Any, gpus: Any, database: str) -> Fingerprint:
-    from monitor.measure.server import api  # noqa: PLC0415
-    from monitor.measure.server.identity import Sources, read_identity  # noqa: PLC0415
-    from monitor.measure.server.metrics_page import MetricsPage  # noqa: PLC0415
-    from monitor.measure.stream.client import client_of  # noqa: PLC0415
-
+async def _read(target: TargetSettings, gpus: TargetGpus, database: str) -> Fingerprint:
     async with client_of(target) as http:
         model = target.model or api.the_one_model(target.url, await api.models(http))
         page = await MetricsPage(http, target.metrics_page).read()
-        gpu, reason = gpus.identity()
-        known = _last_system_fingerprint(database, target.name)
-        return await read_identity(Sources(target, http, model, gpu, reason, known), page)
+        identity, reason = gpus.identity()
+        sources = Sources(
+            settings=target,
+            http=http,
+            model=model,
+            gpu=identity,
+            gpu_reason=reason,
+            system_fingerprint=_last_system_fingerprint(database, target.name),
+        )
+        return await read_identity(sources, page)
 
 
 def _last_system_fingerprint(database: str, target: str) -> str | None:
-    """It comes with answers only, and this command sends none: the last one that was seen."""
-    from monitor.store import fingerprints, queries  # noqa: PLC0415
-    from monitor.store.database import reading  # noqa: PLC0415
-
+    """The last one in the history: it comes only with answers, and this command requests none."""
     try:
         with reading(database) as connection:
             row = queries.target(connection, target)
@@ -80,7 +74,7 @@ def _last_system_fingerprint(database: str, target: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _record(one: Fingerprint) -> dict[str, Any]:
+def _record(one: Fingerprint) -> dict[str, object]:
     return {
         "target": one.target,
         "digest": digest(one.fields),
@@ -89,23 +83,19 @@ def _record(one: Fingerprint) -> dict[str, Any]:
 
 
 def _print(one: Fingerprint) -> None:
-    import json  # noqa: PLC0415
-
-    from monitor.show.terminal import UNKNOWN, console, table  # noqa: PLC0415
-
-    def told(value: Any) -> str:
-        return (
-            UNKNOWN
-            if value is None
-            else value
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False)
-        )
-
-    rows = [
-        [f.name, f.role, told(f.value), f.source or (f"unknown: {f.reason}" if f.reason else "")]
-        for f in one.fields.values()
-    ]
     out = console()
     out.print(f"{one.target}  digest {digest(one.fields)}", style="bold")
+    rows = [[f.name, f.role, _value(f), _source(f)] for f in one.fields.values()]
     out.print(table(["field", "role", "value detail", "read from detail"], rows))
+
+
+def _value(field: FingerprintField) -> str:
+    if field.value is None:
+        return UNKNOWN
+    return (
+        field.value if isinstance(field.value, str) else json.dumps(field.value, ensure_ascii=False)
+    )
+
+
+def _source(field: FingerprintField) -> str:
+    return field.source or (f"unknown: {field.reason}" if field.reason else "")

@@ -1,51 +1,29 @@
-"""`history`: samples, the newest last, as a table, CSV or JSON."""
+"""`history`: samples, oldest first, as a table, CSV or JSON."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
+from collections.abc import Sequence
 
-from monitor.cli.common import (
-    check_names,
-    config_arguments,
-    database_of,
-    filter_arguments,
-    json_argument,
-    moment,
-    now_utc,
-    print_json,
-    row_number,
+from monitor.cli.common import database_of, moment, now_utc, print_json
+from monitor.cli.known import check_names
+from monitor.model import Sample
+from monitor.show.records import csv_text, sample_record
+from monitor.show.terminal import console, local_time, milliseconds, number, table
+from monitor.store.database import reading
+from monitor.store.queries import SampleFilter, samples
+
+HEADINGS = (
+    *("id", "time", "target", "probe", "class", "phase", "outcome", "verdict"),
+    *("TTFT ms", "tokens/s", "queue ms", "waiting"),
 )
-from monitor.model import Outcome, Sample
+GPU_HEADINGS = ("GPU °C", "SM MHz", "power W")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    config_arguments(parser)
-    filter_arguments(parser)
-    parser.add_argument("--outcome", choices=[o.value for o in Outcome], help="only this outcome")
-    parser.add_argument(
-        "--limit",
-        type=row_number,
-        default=20,
-        metavar="N",
-        help="the newest N (default 20; 0 for all)",
-    )
-    parser.add_argument(
-        "--format",
-        choices=["table", "csv", "jsonl"],
-        default="table",
-        help="how to print (default table)",
-    )
-    json_argument(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print what the filters leave."""
-    from monitor.store.database import reading  # noqa: PLC0415 - --help needs no SQLAlchemy
-    from monitor.store.queries import SampleFilter, samples  # noqa: PLC0415
-
+def run(args: Namespace) -> int:
+    """Prints the samples that pass the filters."""
     now = now_utc()
     wanted = SampleFilter(
         since=moment(args.since, now),
@@ -62,12 +40,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(found: list[Sample], form: str) -> None:
+def _print(found: Sequence[Sample], form: str) -> None:
     if form == "table":
         _table(found)
         return
-    from monitor.show.records import csv_text, sample_record  # noqa: PLC0415
-
     records = [sample_record(sample) for sample in found]
     if form == "json":
         print_json({"samples": records})
@@ -77,49 +53,32 @@ def _print(found: list[Sample], form: str) -> None:
         sys.stdout.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _table(found: list[Sample]) -> None:
-    from monitor.show.terminal import console, local_time, milliseconds, number, table  # noqa: PLC0415
-
-    with_gpu = any(sample.gpu_uuid is not None for sample in found)
-    headings = [
-        "id",
-        "time",
-        "target",
-        "probe",
-        "class",
-        "phase",
-        "outcome",
-        "verdict",
-        "TTFT ms",
-        "tokens/s",
-        "queue ms",
-        "waiting",
-    ]
-    rows = [
-        [
-            s.id,
-            local_time(s.started_at),
-            s.target,
-            s.probe,
-            s.traffic_class,
-            s.phase.value,
-            s.outcome.value,
-            s.verdict.value,
-            milliseconds(s.ttft_ms),
-            number(s.decode_tok_s, 1),
-            milliseconds(s.queue_ms),
-            number(s.waiting),
-            *(
-                [number(s.gpu_temp_c), number(s.sm_clock_mhz), number(s.power_w)]
-                if with_gpu
-                else []
-            ),
-        ]
-        for s in found
-    ]
+def _table(found: Sequence[Sample]) -> None:
     if not found:
         console().print("no samples")
         return
-    console().print(
-        table([*headings, *(["GPU °C", "SM MHz", "power W"] if with_gpu else [])], rows)
-    )
+    with_gpu = any(sample.gpu_uuid is not None for sample in found)
+    headings = [*HEADINGS, *(GPU_HEADINGS if with_gpu else ())]
+    rows = [[*_cells(s), *(_gpu_cells(s) if with_gpu else ())] for s in found]
+    console().print(table(headings, rows))
+
+
+def _cells(s: Sample) -> list[object]:
+    return [
+        s.id,
+        local_time(s.started_at),
+        s.target,
+        s.probe,
+        s.traffic_class,
+        s.phase.value,
+        s.outcome.value,
+        s.verdict.value,
+        milliseconds(s.ttft_ms),
+        number(s.decode_tok_s, 1),
+        milliseconds(s.queue_ms),
+        number(s.waiting),
+    ]
+
+
+def _gpu_cells(s: Sample) -> list[object]:
+    return [number(s.gpu_temp_c), number(s.sm_clock_mhz), number(s.power_w)]

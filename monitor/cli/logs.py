@@ -1,5 +1,5 @@
-"""The log: plain lines on standard error. What a server or a model wrote may be in them, so each
-entry stays one entry.
+"""The daemon's log: plain lines on standard error. It may quote a server or a model, so each entry
+is kept to one entry.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ LONGEST_LINE = 4000  # characters
 
 
 def set_up_logging(verbose: bool) -> None:
-    """Plain lines on standard error; systemd adds the time, so a terminal does."""
+    """Logs to standard error, with the time only on a terminal: systemd adds its own."""
     form = "%(levelname)s %(name)s: %(message)s"
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SafeFormatter(form if not sys.stderr.isatty() else f"%(asctime)s {form}"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("monitor").setLevel(logging.DEBUG if verbose else logging.INFO)
-    for noisy in ("httpx", "httpcore", "apscheduler", "alembic", "uvicorn"):
-        logging.getLogger(noisy).setLevel(
-            logging.ERROR if noisy == "apscheduler" else logging.WARNING
-        )
+    for noisy in ("httpx", "httpcore", "alembic", "uvicorn"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 
 class SafeFormatter(logging.Formatter):
-    """One line an entry, whatever is in it: no line break of a server's begins an entry of its own,
-    and no escape sequence reaches the terminal. The lines of a traceback are indented, so that none
-    of them looks like an entry.
+    """One line per entry: a quoted line break cannot start a forged entry, and no escape sequence
+    reaches the terminal. Lines of a traceback are indented, so that none looks like an entry.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
@@ -41,11 +39,11 @@ class SafeFormatter(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        """The traceback."""
+        """The traceback, indented."""
         return _indented(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802 - logging's own name
-        """The stack, where one is asked for."""
+        """The stack, indented."""
         return _indented(super().formatStack(stack_info))
 
 

@@ -1,349 +1,222 @@
-"""`pins`: list them with age, reason, expiry and staleness; show, compare, export, import, end."""
+"""`pins`: lists pins with age, reason, expiry and state; shows, compares and exports them."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 
-from monitor.cli.common import (
-    CommandError,
-    chosen_probes,
-    config_arguments,
-    database_of,
-    json_argument,
-    load_context,
-    now_utc,
-    print_json,
-    row_number,
-)
+from monitor.cli.common import CommandError, database_of, now_utc, print_json
+from monitor.cli.configured import chosen_probes, settings_of
+from monitor.config.places import find_config
+from monitor.errors import UNMEASURED
 from monitor.model import Pin
+from monitor.show.records import pin_record
+from monitor.show.terminal import UNKNOWN, console, table
+from monitor.store import fingerprints, pins, queries
+from monitor.store.database import reading
+from monitor.store.pinfile import to_yaml
+from monitor.text import printable
+
+#: Revision of each configured probe; None where the text depends on the server.
+Revisions = Mapping[str, str | None]
+HEADINGS = (
+    *("id", "target", "probe", "state", "age", "expires"),
+    *("answers count", "by", "reason detail"),
+)
+RETIRED_IN_JSON = "ended"  # a contract: the name from before it was called retired
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options: without an action the list. They may stand before or after it."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION")
-
-    def action(name: str, text: str, *numbers: tuple[str, str]) -> argparse.ArgumentParser:
-        # What was not given after the action must not undo with a default what was given before it.
-        added = actions.add_parser(name, help=text, argument_default=argparse.SUPPRESS)
-        for number, meaning in numbers:
-            added.add_argument(number, type=row_number, metavar=number.upper(), help=meaning)
-        _common(added)
-        return added
-
-    listing = action("list", "the pins that hold (the default)")
-    action("show", "one pin with its accepted answers", ("pin", "its number"))
-    action(
-        "diff",
-        "compare two pins of a probe",
-        ("pin", "the earlier one"),
-        ("other", "the later one"),
-    )
-    export = action("export", "write all pins that hold as YAML")
-    export.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
-        default=None,
-        metavar="FILE",
-        help="where to (default: standard output)",
-    )
-    importing = action("import", "take up pins from a file that `export` wrote")
-    importing.add_argument("file", type=Path, metavar="FILE", help="the file")
-    forced = "also pins that expired, were ended here, or are older than the one that holds"
-    importing.add_argument("--force", action="store_true", default=False, help=forced)
-    action("expire", "end a pin; it is kept, and judges no more", ("pin", "its number"))
-    _common(parser)
-    for each in (listing, parser):
-        each.add_argument("--all", action="store_true", help="those that ended too")
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    config_arguments(parser)
-    json_argument(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Do the action."""
-    actions = {
-        "list": _list,
-        "show": _show,
-        "diff": _diff,
-        "export": _export,
-        "import": _import,
-        "expire": _expire,
-    }
-    return actions[args.action or "list"](args)
-
-
-def _find(args: argparse.Namespace, retired: bool) -> tuple[list[Pin], dict[str, str | None]]:
-    """Pins, and the digest that each target has now."""
-    from monitor.store import fingerprints, pins, queries  # noqa: PLC0415 - --help needs no SQLAlchemy
-    from monitor.store.database import reading  # noqa: PLC0415
-
+def show_list(args: Namespace) -> int:
+    """Lists pins."""
     with reading(database_of(args)) as connection:
-        found = pins.find(connection, retired=retired)
-        now = {
-            row.name: fingerprints.current(connection, row.id)
+        found = pins.find(connection, retired=args.all)
+        digests = {
+            row.name: one.digest
             for row in queries.targets(connection)
+            if (one := fingerprints.current(connection, row.id)) is not None
         }
-    return found, {name: None if one is None else one.digest for name, one in now.items()}
+    now, revisions = now_utc(), revisions_of(args)
+    states = [(p, state_of(p, digests.get(p.target), now, revisions)) for p in found]
+    if args.json:
+        print_json({"pins": [_record(pin, state) for pin, state in states]})
+        return 0
+    rows = [_cells(pin, state, now) for pin, state in states]
+    none = 'no pins; `vllm-canary pin --reason "…"` records some'
+    console().print(table(HEADINGS, rows) if rows else none)
+    return 0
 
 
-def _one(args: argparse.Namespace, number: int) -> Pin:
-    found, _ = _find(args, retired=True)
-    pin = next((p for p in found if p.id == number), None)
-    if pin is None:
-        raise CommandError(f"there is no pin {number}; `vllm-canary pins --all` lists them")
-    return pin
+def _record(pin: Pin, state: str) -> dict[str, object]:
+    return {**pin_record(pin), "state": RETIRED_IN_JSON if state == "retired" else state}
+
+
+def _cells(pin: Pin, state: str, now: datetime) -> list[object]:
+    return [
+        pin.id,
+        pin.target,
+        pin.probe,
+        state,
+        f"{(now - pin.created_at).days} d",
+        f"{pin.expires_at:%Y-%m-%d}",
+        len(pin.outputs),
+        pin.author,
+        pin.reason,
+    ]
 
 
 def state_of(
-    pin: Pin, digest: str | None, now: datetime, texts: Mapping[str, str | None] | None = None
+    pin: Pin, digest: str | None, now: datetime, revisions: Revisions | None = None
 ) -> str:
-    """holds, other text (of its probe: it judges nothing), stale (what is served has changed
-    since), expired or ended.
+    """Holds, other text (its probe has changed, so it judges nothing), stale (what is served has
+    changed since), expired or retired.
 
-    `texts`: the revision of each probe as it is written now, None where it depends on the server;
-    None as a whole: not known.
+    `digest`: identity of what is served now; `revisions` None: no configuration to compare with.
     """
     if pin.retired_at is not None:
-        return "ended"
-    if texts is not None and not fits_text(pin, texts):
+        return "retired"
+    if revisions is not None and not fits_text(pin, revisions):
         return "other text"
     if pin.fingerprint is not None and digest is not None and pin.fingerprint != digest:
         return "stale"
     return "expired" if pin.expires_at <= now else "holds"
 
 
-def fits_text(pin: Pin, texts: Mapping[str, str | None]) -> bool:
-    """Whether the probe is still there as it was pinned."""
-    return pin.probe in texts and texts[pin.probe] in {pin.revision, None}
+def fits_text(pin: Pin, revisions: Revisions) -> bool:
+    """Whether the probe still exists as it was pinned."""
+    return pin.probe in revisions and revisions[pin.probe] in {pin.revision, None}
 
 
-def _texts(args: argparse.Namespace) -> dict[str, str | None] | None:
-    """The revision of each probe as it is written now; None where no configuration says it. Raises
-    ConfigError.
-    """
-    from monitor.config.places import find_config  # noqa: PLC0415
-
+def revisions_of(args: Namespace) -> Revisions | None:
+    """The configured probes' revisions; None without a configuration. Raises ConfigError."""
     if args.db is not None or find_config(args.config) is None:
         return None
-    probes = chosen_probes(load_context(args), [])
     return {
-        p.name: None if p.context_share is not None else p.revision for p in probes
-    }  # fitted to the server, so that it may differ
+        p.name: None if p.context_share is not None else p.revision
+        for p in chosen_probes(settings_of(args))
+    }
 
 
-def _list(args: argparse.Namespace) -> int:
-    from monitor.show.records import pin_record  # noqa: PLC0415
-
-    found, digests = _find(args, args.all)
-    now, texts = now_utc(), _texts(args)
-    states = [state_of(p, digests.get(p.target), now, texts) for p in found]
-    if args.json:
-        print_json(
-            {
-                "pins": [
-                    {**pin_record(p), "state": state}
-                    for p, state in zip(found, states, strict=True)
-                ]
-            }
-        )
-        return 0
-    from monitor.show.terminal import console, table  # noqa: PLC0415
-
-    rows = [
-        [
-            p.id,
-            p.target,
-            p.probe,
-            state,
-            f"{(now - p.created_at).days} d",
-            f"{p.expires_at:%Y-%m-%d}",
-            len(p.outputs),
-            p.author,
-            p.reason,
-        ]
-        for p, state in zip(found, states, strict=True)
-    ]
-    headings = [
-        "id",
-        "target",
-        "probe",
-        "state",
-        "age",
-        "expires",
-        "answers count",
-        "by",
-        "reason detail",
-    ]
-    console().print(
-        table(headings, rows) if found else 'no pins; `vllm-canary pin --reason "…"` records some'
-    )
-    return 0
-
-
-def _show(args: argparse.Namespace) -> int:
-    from monitor.show.records import pin_record  # noqa: PLC0415
-
-    pin = _one(args, args.pin)
+def show_one(args: Namespace) -> int:
+    """Shows one pin with its accepted answers."""
+    pin = pin_of(args, args.pin)
     record = pin_record(pin)
     if args.json:
         print_json({"pins": [record]})
         return 0
-    from monitor.show.terminal import UNKNOWN, console, printable, table  # noqa: PLC0415
-
     out = console()
-    plain = {k: v for k, v in record.items() if k != "outputs"}
-    out.print(
-        table(
-            ["field", "value detail"], [[k, UNKNOWN if v is None else v] for k, v in plain.items()]
-        )
-    )
+    rows = [[name, value] for name, value in record.items() if name != "outputs"]
+    out.print(table(["field", "value detail"], rows))
     for output in pin.outputs:
-        out.print(
-            f"\n{output.count}× {output.finish_reason or UNKNOWN}, {len(output.tokens)} tokens:",
-            style="bold",
-        )
+        end = output.finish_reason or UNKNOWN
+        out.print(f"\n{output.count}× {end}, {len(output.tokens)} tokens:", style="bold")
         out.print(printable(output.text), markup=False)
     return 0
 
 
-def _diff(args: argparse.Namespace) -> int:
-    """Which answers came and went, and how far the log-probabilities of those that stayed moved."""
-    first, second = _one(args, args.pin), _one(args, args.other)
+def pin_of(args: Namespace, number: int) -> Pin:
+    """The pin of this number, retired ones included. Raises CommandError."""
+    with reading(database_of(args)) as connection:
+        pin = pins.get(connection, number)
+    if pin is None:
+        raise CommandError(f"there is no pin {number}; `vllm-canary pins --all` lists them")
+    return pin
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two pins of one probe compared by their answers. `stayed`: shift of the mean log-probability
+    by text, in nat; None where unknown.
+    """
+
+    probe: str
+    gone: Sequence[str]
+    new: Sequence[str]
+    stayed: Mapping[str, float | None]
+    prompt_tokens: tuple[int | None, int | None]
+
+
+def show_difference(args: Namespace) -> int:
+    """Compares two pins of one probe."""
+    found = _difference(pin_of(args, args.pin), pin_of(args, args.other))
+    if args.json:
+        stayed = [{"text": text, "logprob_shift": shift} for text, shift in found.stayed.items()]
+        print_json(
+            {
+                "differences": [
+                    {
+                        "probe": found.probe,
+                        "gone": found.gone,
+                        "new": found.new,
+                        "stayed": stayed,
+                        "prompt_tokens": found.prompt_tokens,
+                    }
+                ]
+            }
+        )
+    else:
+        _print_difference(found)
+    return 0
+
+
+def _difference(first: Pin, second: Pin) -> Difference:
     if first.probe != second.probe:
         raise CommandError(
             f"pin {first.id} is of {first.probe} and pin {second.id} of {second.probe}; "
             "compare pins of one probe"
         )
     before, after = {o.text: o for o in first.outputs}, {o.text: o for o in second.outputs}
-    gone, new = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
-    stayed = {
-        text: _moved(before[text].logprobs, after[text].logprobs)
-        for text in sorted(before.keys() & after.keys())
-    }
-    if args.json:
-        told = [{"text": text, "logprob_shift": shift} for text, shift in stayed.items()]
-        lengths = [first.prompt_tokens, second.prompt_tokens]
-        print_json(
-            {
-                "differences": [
-                    {
-                        "probe": first.probe,
-                        "gone": gone,
-                        "new": new,
-                        "stayed": told,
-                        "prompt_tokens": lengths,
-                    }
-                ]
-            }
-        )
-        return 0
-    from monitor.show.terminal import UNKNOWN, printable  # noqa: PLC0415
-
-    for sign, texts in (("-", gone), ("+", new)):
-        for text in texts:
-            print(f"{sign} {printable(text)}")
-    for text, shift in stayed.items():
-        print(
-            f"= {printable(text)}   (log-probabilities "
-            f"{UNKNOWN if shift is None else f'{shift:+.4f} nat'})"
-        )
-    if first.prompt_tokens != second.prompt_tokens:
-        print(f"prompt tokens: {first.prompt_tokens} → {second.prompt_tokens}")
-    return 0
+    return Difference(
+        probe=first.probe,
+        gone=sorted(before.keys() - after.keys()),
+        new=sorted(after.keys() - before.keys()),
+        stayed={
+            text: _shift(before[text].logprobs, after[text].logprobs)
+            for text in sorted(before.keys() & after.keys())
+        },
+        prompt_tokens=(first.prompt_tokens, second.prompt_tokens),
+    )
 
 
-def _moved(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
-    """Mean log-probability now minus then over the tokens of one answer."""
+def _shift(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
+    """Mean log-probability after minus before, over the tokens of one answer."""
     known = [b - a for a, b in zip(before, after, strict=False) if a is not None and b is not None]
     return fmean(known) if known else None
 
 
-def _export(args: argparse.Namespace) -> int:
-    from monitor.store.pinfile import to_yaml  # noqa: PLC0415
+def _print_difference(found: Difference) -> None:
+    for text in found.gone:
+        print(f"- {printable(text)}")
+    for text in found.new:
+        print(f"+ {printable(text)}")
+    for text, shift in found.stayed.items():
+        change = UNKNOWN if shift is None else f"{shift:+.4f} nat"
+        print(f"= {printable(text)}   (log-probabilities {change})")
+    before, after = found.prompt_tokens
+    if before != after:
+        print(f"prompt tokens: {before} → {after}")
 
-    found, _ = _find(args, retired=False)
+
+def export(args: Namespace) -> int:
+    """Writes the active pins as YAML."""
+    with reading(database_of(args)) as connection:
+        found = pins.find(connection)
     text = to_yaml(found)
     if args.file is None:
         sys.stdout.write(text)
         return 0
     try:
-        args.file.write_text(text, encoding="utf-8")
+        Path(args.file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"{args.file} cannot be written: {error.strerror}", code=3) from None
-    if args.json:
-        print_json({"file": str(args.file), "exported": [pin.id for pin in found]})
-    else:
-        print(f"{len(found)} pins in {args.file}")
-    return 0
-
-
-def _import(args: argparse.Namespace) -> int:
-    from monitor.cli.pinimport import take_all  # noqa: PLC0415
-    from monitor.store.pinfile import PinFileError, from_yaml  # noqa: PLC0415
-
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
         raise CommandError(
-            f"{args.file} cannot be read: "
-            f"{getattr(error, 'strerror', None) or 'it is no UTF-8 text'}"
+            f"{args.file} cannot be written: {error.strerror}", code=UNMEASURED
         ) from None
-    found, texts = from_yaml(text, str(args.file)), _texts(args)
-    for pin in found:
-        if texts is not None and not fits_text(pin, texts):
-            raise PinFileError(
-                f"there is no probe {pin.probe} of revision {pin.revision} any more: "
-                f"{'its text has changed' if pin.probe in texts else 'it is not configured'}; "
-                "nothing was imported"
-            )
-    _find(args, retired=True)  # a history that is not there is said, and not made
-    taken = take_all(database_of(args), found, args.force)
     if args.json:
-        print_json(
-            {
-                "imported": [one.number for one in taken],
-                "ended": [number for one in taken for number in one.ended],
-            }
-        )
-        return 0
-    for one in taken:
-        instead = (
-            (
-                f" in the place of pin {', '.join(map(str, one.ended))}, which is kept and "
-                "judges no more"
-            )
-            if one.ended
-            else ""
-        )
-        print(f"pin {one.number} of {one.pin.probe} on {one.pin.target}{instead}")
-    print(f"{len(taken)} pins imported")
-    return 0
-
-
-def _expire(args: argparse.Namespace) -> int:
-    from monitor.store import pins  # noqa: PLC0415
-    from monitor.store.database import open_writer  # noqa: PLC0415
-    from monitor.store.writer import Writer  # noqa: PLC0415
-
-    if _one(args, args.pin).retired_at is not None:
-        raise CommandError(f"pin {args.pin} has ended already")
-    writer = Writer(open_writer(database_of(args)), patient=False)
-    try:
-        ended = writer.do(lambda connection: pins.retire(connection, args.pin, now_utc()))
-    finally:
-        writer.close()
-    if not ended:
-        raise CommandError(f"pin {args.pin} has just been ended by another process")
-    if args.json:
-        print_json({"ended": [args.pin]})
+        print_json({"file": str(Path(args.file)), "exported": [pin.id for pin in found]})
     else:
-        print(f"pin {args.pin} has ended; it is kept, and judges no more")
+        print(f"{len(found)} pins written to {args.file}")
     return 0

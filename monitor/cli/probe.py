@@ -1,56 +1,56 @@
-"""`probe`: one round of canaries now, stored like any other."""
+"""`probe`: one round of canaries now, stored like the daemon's."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from monitor.cli.common import (
-    chosen_probes,
-    chosen_targets,
-    config_arguments,
-    json_argument,
-    load_context,
-    print_json,
-)
+from monitor.cli.common import print_json
+from monitor.cli.configured import chosen_probes, chosen_targets, settings_of
+from monitor.config.problems import ConfigError
+from monitor.config.settings import Settings
+from monitor.config.target import TargetSettings
+from monitor.daemon.gpus import GpuWatches
+from monitor.daemon.identity import Keeps
+from monitor.daemon.lanes import lease_name, leased
+from monitor.daemon.watch import Skipped, TargetWatch
 from monitor.errors import REGRESSION, UNMEASURED, USAGE
+from monitor.measure.canary import Measurement
+from monitor.measure.server.api import ServerUnreachableError
 from monitor.model import REGRESSIONS, Outcome, Probe, Sample, Verdict
+from monitor.show.records import sample_record
+from monitor.show.terminal import console, milliseconds, number, progress_console, table
+from monitor.store.database import open_writer
+from monitor.store.writer import Writer
 
 LEASE_WAIT_S = 60.0
 WRONG_KEY_OR_MODEL = frozenset({401, 403, 404})
+HEADINGS = (
+    *("id", "target", "probe", "class", "phase", "outcome", "verdict"),
+    *("TTFT ms", "tokens/s", "queue ms", "detail"),
+)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    parser.add_argument("probes", nargs="*", metavar="PROBE", help="which probes (default: all)")
-    config_arguments(parser, url=True)
-    parser.add_argument("--target", metavar="NAME", help="only this target")
-    json_argument(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure, print, and tell by the exit code."""
-    settings = load_context(args)
+def run(args: Namespace) -> int:
+    """Measures and prints; the exit code is the worst outcome."""
+    settings = settings_of(args)
     probes = chosen_probes(settings, args.probes)
     measured = asyncio.run(_rounds(settings, chosen_targets(settings, args.target), probes))
     if args.json:
-        from monitor.show.records import sample_record  # noqa: PLC0415
-
         print_json({"samples": [{**sample_record(m.sample), "detail": m.detail} for m in measured]})
     else:
-        _table(measured)
+        console().print(table(HEADINGS, [_cells(m.sample, m.detail) for m in measured]))
     return exit_code([m.sample for m in measured], [m.http_status for m in measured])
 
 
 def exit_code(samples: Sequence[Sample], statuses: Sequence[int | None] = ()) -> int:
-    """1 beats 3: a regression that was found outweighs what could not be measured; a wrong key or
-    model is the user's to mend.
+    """1 beats 3: a regression outweighs what could not be measured. 2 for a wrong API key or model,
+    which the user must correct.
     """
     if any(s.verdict is Verdict.FAIL or s.outcome in REGRESSIONS for s in samples):
         return REGRESSION
@@ -59,22 +59,18 @@ def exit_code(samples: Sequence[Sample], statuses: Sequence[int | None] = ()) ->
     return 0 if samples and all(s.outcome is Outcome.OK for s in samples) else UNMEASURED
 
 
-async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]) -> list[Any]:
-    from monitor.daemon.gpus import GpuWatches  # noqa: PLC0415 - --help needs none of this
-    from monitor.daemon.identity import Keeps  # noqa: PLC0415
-    from monitor.daemon.watch import TargetWatch  # noqa: PLC0415
-    from monitor.store.database import open_writer  # noqa: PLC0415
-    from monitor.store.writer import Writer  # noqa: PLC0415
-
+async def _rounds(
+    settings: Settings, targets: Sequence[TargetSettings], probes: Sequence[Probe]
+) -> list[Measurement]:
     writer = Writer(open_writer(settings.database), patient=False)
-    gpu = GpuWatches([target.watches_gpus for target in targets])
-    gpu.start()
+    gpus = GpuWatches([target.watches_gpus for target in targets])
+    gpus.start()
     try:
-        await gpu.first_look()
-        results: list[Any] = []
+        await gpus.first_look()
+        results: list[Measurement] = []
         for target in targets:
             watch = TargetWatch(
-                target, probes, writer, gpu.of(target.watches_gpus), keeps=Keeps.UNWATCHED
+                target, probes, writer, gpus.of(target.watches_gpus), keeps=Keeps.UNWATCHED
             )
             try:
                 await watch.load()
@@ -84,29 +80,23 @@ async def _rounds(settings: Any, targets: Sequence[Any], probes: Sequence[Probe]
                 await watch.close()
         return results
     finally:
-        gpu.stop()
+        gpus.stop()
         await asyncio.to_thread(writer.close)
 
 
-async def _refuse_misfits(watch: Any, probes: Sequence[Probe], directory: Path) -> None:
-    """A probe that the context cannot hold is a mistake in its file, not a failure of the server.
-    Raises ConfigError.
+async def _refuse_misfits(watch: TargetWatch, probes: Sequence[Probe], directory: Path) -> None:
+    """Raises ConfigError for a probe that does not fit the context: its file is wrong, not the
+    server.
     """
-    from monitor.config.problems import ConfigError  # noqa: PLC0415
-    from monitor.measure.server.api import ServerUnreachableError  # noqa: PLC0415
-
-    with suppress(ServerUnreachableError):  # the canaries themselves will say so, and it is stored
+    # An unreachable server is reported by the canaries, and stored.
+    with suppress(ServerUnreachableError):
         problems = await watch.misfits(probes, directory)
         if problems:
             raise ConfigError(problems)
 
 
-async def _round(watch: Any, probes: Sequence[Probe], writer: Any) -> list[Any]:
-    from monitor.daemon.lanes import lease_name, leased  # noqa: PLC0415
-    from monitor.daemon.watch import Skipped  # noqa: PLC0415
-    from monitor.show.terminal import progress_console  # noqa: PLC0415
-
-    results: list[Any] = []
+async def _round(watch: TargetWatch, probes: Sequence[Probe], writer: Writer) -> list[Measurement]:
+    results: list[Measurement] = []
     shown = progress_console()
     async with leased(writer, lease_name(watch.settings.name, capped=True), LEASE_WAIT_S):
         for probe in probes:
@@ -117,53 +107,29 @@ async def _round(watch: Any, probes: Sequence[Probe], writer: Any) -> list[Any]:
                 print_skipped(done.reason, probe.name)
                 continue
             for measured, stored in done:
-                results.append(
-                    replace(
-                        measured,
-                        sample=replace(measured.sample, id=await asyncio.wrap_future(stored)),
-                    )
-                )
+                number = await asyncio.wrap_future(stored)
+                results.append(replace(measured, sample=replace(measured.sample, id=number)))
     return results
 
 
 def print_skipped(reason: str, probe: str) -> None:
-    """A canary that was not sent is said on standard error, so that JSON on standard output stays
-    one object.
+    """Reports a canary that was not sent, on standard error: JSON on standard output stays one
+    object.
     """
     print(f"{probe} was skipped: {reason}", file=sys.stderr)
 
 
-def _table(measured: Sequence[Any]) -> None:
-    from monitor.show.terminal import console, milliseconds, number, table  # noqa: PLC0415
-
-    headings = [
-        "id",
-        "target",
-        "probe",
-        "class",
-        "phase",
-        "outcome",
-        "verdict",
-        "TTFT ms",
-        "tokens/s",
-        "queue ms",
-        "detail",
+def _cells(s: Sample, detail: str | None) -> list[object]:
+    return [
+        s.id,
+        s.target,
+        s.probe,
+        s.traffic_class,
+        s.phase.value,
+        s.outcome.value,
+        s.verdict.value,
+        milliseconds(s.ttft_ms),
+        number(s.decode_tok_s, 1),
+        milliseconds(s.queue_ms),
+        detail or "",
     ]
-    rows = [
-        [
-            s.id,
-            s.target,
-            s.probe,
-            s.traffic_class,
-            s.phase.value,
-            s.outcome.value,
-            s.verdict.value,
-            milliseconds(s.ttft_ms),
-            number(s.decode_tok_s, 1),
-            milliseconds(s.queue_ms),
-            m.detail or "",
-        ]
-        for m in measured
-        for s in [m.sample]
-    ]
-    console().print(table(headings, rows))

@@ -2,87 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
+from argparse import Namespace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from monitor.cli.common import CommandError
+from monitor.simulate.assemble import make_world, switch
+from monitor.simulate.export import export
+from monitor.simulate.exporter import exporter
+from monitor.simulate.server import CONTROL, SimulatedServer
+from monitor.simulate.world import World
 
-if TYPE_CHECKING:
-    from monitor.simulate.world import World
-
-# of the first answer per process start and parameter set: enough to be seen, short enough to wait
-# for
+#: First answer after each process start and parameter set: long enough to be seen, short to wait.
 COLD_S = 1.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    known = "h100, a100, rtx4090, rtx3090, rtx5090 or dgx-spark"
-    parser.add_argument(
-        "--gpu", default="h100", metavar="NAME", help=f"{known} (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--gpus", type=int, default=1, metavar="N", help="how many of them (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--scenario",
-        default="calm",
-        metavar="NAME|FILE",
-        help="what goes wrong, and when (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="same scenario and seed, same story (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--thermal-speed",
-        type=float,
-        default=1.0,
-        metavar="N",
-        help="heat moves N times faster; token timing stays real",
-    )
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="of the vLLM API (default: a free one)"
-    )
-    parser.add_argument(
-        "--dcgm-port",
-        type=int,
-        default=0,
-        metavar="P",
-        help="of the GPUs' DCGM exporter page (default: a free one)",
-    )
-    parser.add_argument(
-        "--export",
-        type=Path,
-        metavar="FILE.csv",
-        help="no server: write what a daemon would have stored, in virtual time",
-    )
-    parser.add_argument(
-        "--hours",
-        type=float,
-        default=24.0,
-        metavar="H",
-        help="how much of it (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--onset",
-        type=float,
-        metavar="H",
-        help="of an export: hours until the scenario begins (default: half of them)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Serve until stopped, or export."""
     if args.gpus < 1 or not 0 < args.thermal_speed < inf or not 0 < args.hours < inf:
         raise CommandError(
@@ -92,8 +29,6 @@ def run(args: argparse.Namespace) -> int:
         return _export(args)
     if args.onset is not None:
         raise CommandError("--onset goes with --export; a served scenario begins at once")
-    from monitor.simulate.assemble import make_world, switch  # noqa: PLC0415 - --help needs none of this
-
     world = make_world([args.gpu] * args.gpus, args.seed, args.thermal_speed)
     world.set("cold_s", COLD_S)
     scenario = switch(world, args.scenario)
@@ -101,10 +36,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
-    from monitor.simulate.exporter import exporter  # noqa: PLC0415
-    from monitor.simulate.server import CONTROL, SimulatedServer  # noqa: PLC0415
-
+async def _serve(world: World, story: str, args: Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -131,12 +63,10 @@ async def _serve(world: World, story: str, args: argparse.Namespace) -> None:
         await stop.wait()
 
 
-def _export(args: argparse.Namespace) -> int:
-    from monitor.simulate.export import export  # noqa: PLC0415
-
+def _export(args: Namespace) -> int:
     print(
         export(
-            args.export,
+            Path(args.export),
             args.hours,
             [args.gpu] * args.gpus,
             args.scenario,

@@ -1,190 +1,199 @@
-"""`status`: how things are now. Good, bad or unknown; silence is never good."""
+"""`status`: the current state, good, bad or unknown. Missing samples are never good."""
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from monitor.cli.common import config_arguments, database_of, json_argument, now_utc, print_json
+from rich.console import Console
+from rich.text import Text
+
+from monitor.alert import incidents, outbox
+from monitor.cli.common import database_of, now_utc, print_json
+from monitor.config.cron import intervals_of
 from monitor.errors import REGRESSION, UNMEASURED
 from monitor.judge.availability import judge_no_samples
-from monitor.model import Incident, Sample, Severity
+from monitor.model import Incident, Outcome, Sample, Severity, Verdict
+from monitor.show.records import incident_record, sample_record
+from monitor.show.terminal import STYLES, console, local_time, milliseconds, number, table
+from monitor.store import detectors, queries
+from monitor.store.database import reading
+from monitor.text import printable
 
 CODES = {"good": 0, "bad": REGRESSION, "unknown": UNMEASURED}
 DAY = timedelta(days=1)
+LOUD = frozenset({Severity.WARNING, Severity.PAGE})
+HEADINGS = (
+    *("probe", "class", "last", "phase", "outcome", "verdict"),
+    *("TTFT ms", "tokens/s", ""),
+)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    config_arguments(parser)
-    json_argument(parser)
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """One target. `last_samples`: one of each watched probe. `learnt`: what drift detection has
+    learnt, as the daemon last stored it; None before it has.
+    """
+
+    name: str
+    url: str
+    status: str
+    overdue: Sequence[str]
+    skipped_24h: Mapping[str, int]
+    last_samples: Sequence[Sample]
+    learnt: detectors.DetectorSummary | None
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the state of every target and what is open."""
-    report = read_status(database_of(args), now_utc())
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything that `status` prints. `undelivered`: notifications of the last 24 h."""
+
+    targets: Sequence[TargetStatus]
+    incidents: Sequence[Incident]
+    undelivered: int
+
+    @property
+    def worst(self) -> str:
+        """Bad before unknown before good; unknown if no target is watched."""
+        states = {target.status for target in self.targets} or {"unknown"}
+        return next(state for state in ("bad", "unknown", "good") if state in states)
+
+
+def run(args: Namespace) -> int:
+    """Prints the state of every target and the open incidents."""
+    status = read_status(database_of(args), now_utc())
     if args.json:
-        print_json(report)
+        print_json(_record(status))
     else:
-        _print(report)
-    return CODES[report["status"]]
+        _print(status)
+    return CODES[status.worst]
 
 
-def read_status(database: str, now: datetime) -> dict[str, Any]:
-    """The state as JSON. A target whose probes are overdue is unknown, whatever its last figures
-    were.
-    """
-    from monitor.alert import incidents, outbox  # noqa: PLC0415 - --help needs no SQLAlchemy
-    from monitor.show.records import incident_record  # noqa: PLC0415
-    from monitor.store import detectors, queries  # noqa: PLC0415
-    from monitor.store.database import reading  # noqa: PLC0415
-
+def read_status(database: str, now: datetime) -> Status:
+    """The state as the history tells it."""
     with reading(database) as connection:
-        rows = queries.targets(connection)
-        last = {row.name: queries.last_sample_of_each_probe(connection, row.name) for row in rows}
-        skipped = {row.name: queries.skipped(connection, row.id, now - DAY) for row in rows}
         open_now = incidents.open_incidents(connection)
-        undelivered = outbox.undelivered(connection, now - DAY)
         learnt = detectors.summaries(connection)
-    targets = [
-        _target(row, last[row.name], skipped[row.name], open_now, now)
-        | _detection(learnt.get(row.id))
-        for row in rows
-    ]
-    return {
-        "status": worst([target["status"] for target in targets]),
-        "targets": targets,
-        "incidents": [incident_record(incident) for incident in open_now],
-        "undelivered": undelivered,
-    }
-
-
-def _detection(learnt: Any) -> dict[str, Any]:
-    """What of drift detection works and what still learns, as the daemon last noted it; empty
-    before it has.
-    """
-    parts = [] if learnt is None else [dict(part) for part in learnt.armed]
-    return {"detection": parts, "detection_note": None if learnt is None else learnt.note}
-
-
-def worst(states: list[str]) -> str:
-    """Bad beats unknown beats good; nothing watched is unknown."""
-    return next(
-        (state for state in ("bad", "unknown") if state in states), "good" if states else "unknown"
-    )
+        targets = [
+            _target(
+                row,
+                queries.last_sample_of_each_probe(connection, row.name),
+                queries.skipped(connection, row.id, now - DAY),
+                [incident for incident in open_now if incident.target == row.name],
+                learnt.get(row.id),
+                now,
+            )
+            for row in queries.targets(connection)
+        ]
+        return Status(targets, open_now, outbox.undelivered(connection, now - DAY))
 
 
 def _target(
-    row: Any, last: list[Sample], skipped: dict[str, int], open_now: list[Incident], now: datetime
-) -> dict[str, Any]:
-    from monitor.config.cron import intervals_of  # noqa: PLC0415
-    from monitor.show.records import sample_record  # noqa: PLC0415
-
+    row: queries.TargetRow,
+    last: Sequence[Sample],
+    skipped: Mapping[str, int],
+    open_here: Sequence[Incident],
+    learnt: detectors.DetectorSummary | None,
+    now: datetime,
+) -> TargetStatus:
+    """A target whose probes are overdue is unknown, whatever its last samples were."""
     started = {s.probe: s.started_at for s in last}
-    overdue = judge_no_samples(
-        row.name, intervals_of(row.schedule, started, row.first_seen), started, row.first_seen, now
-    )
-    loud = [
-        i
-        for i in open_now
-        if i.target == row.name and i.severity in {Severity.WARNING, Severity.PAGE}
-    ]
+    intervals = intervals_of(row.schedule, started, row.first_seen)
+    overdue = judge_no_samples(row.name, intervals, started, row.first_seen, now)
     watched = [s for s in last if s.probe in row.schedule] if row.schedule else last
-    # A canary that failed just now, or answered wrong, may be no incident yet; the state is then
-    # unknown, never good.
-    failed = [s for s in watched if s.outcome.value != "ok" or s.verdict.value == "fail"]
-    state = "bad" if loud else "unknown" if overdue or failed or not watched else "good"
+    loud = any(incident.severity in LOUD for incident in open_here)
+    doubtful = bool(overdue) or not watched or any(map(_failed, watched))
+    return TargetStatus(
+        name=row.name,
+        url=row.url,
+        status="bad" if loud else "unknown" if doubtful else "good",
+        overdue=[finding.subject for finding in overdue],
+        skipped_24h=skipped,
+        last_samples=watched,
+        learnt=learnt,
+    )
+
+
+def _failed(sample: Sample) -> bool:
+    """Whether the last canary failed: too little for an incident, but not good either."""
+    return sample.outcome is not Outcome.OK or sample.verdict is Verdict.FAIL
+
+
+def _record(status: Status) -> dict[str, object]:
     return {
-        "name": row.name,
-        "url": row.url,
-        "status": state,
-        "overdue": [finding.subject for finding in overdue],
-        "skipped_24h": skipped,
-        "last_samples": [sample_record(sample) for sample in watched],
+        "status": status.worst,
+        "targets": [_target_record(target) for target in status.targets],
+        "incidents": [incident_record(incident) for incident in status.incidents],
+        "undelivered": status.undelivered,
     }
 
 
-def _print(report: dict[str, Any]) -> None:
-    from rich.text import Text  # noqa: PLC0415
+def _target_record(target: TargetStatus) -> dict[str, object]:
+    learnt = target.learnt
+    return {
+        "name": target.name,
+        "url": target.url,
+        "status": target.status,
+        "overdue": target.overdue,
+        "skipped_24h": target.skipped_24h,
+        "last_samples": [sample_record(sample) for sample in target.last_samples],
+        "detection": [] if learnt is None else [dict(part) for part in learnt.armed],
+        "detection_note": None if learnt is None else learnt.note,
+    }
 
-    from monitor.show.terminal import (  # noqa: PLC0415
-        STYLES,
-        console,
-        local_time,
-        milliseconds,
-        number,
-        printable,
-        table,
-    )
 
+def _print(status: Status) -> None:
     out = console()
-    for target in report["targets"]:
-        state = target["status"]
+    for target in status.targets:
+        _print_target(out, target)
+    if not status.targets:
+        out.print("unknown  no target is watched yet; `vllm-canary run` starts it", style="yellow")
+    for incident in status.incidents:
+        acknowledged = " (acknowledged)" if incident.acknowledged_at else ""
+        severity, summary = incident.severity.value, printable(incident.summary)
+        line = f"{severity}  #{incident.id} {summary}{acknowledged}"
+        out.print(Text(line, STYLES.get(severity, "")))
+    if status.undelivered:
         out.print(
-            Text.assemble((state, STYLES.get(state, "")), f"  {target['name']}  {target['url']}")
-        )
-        rows = [
-            [
-                s["probe"],
-                s["class"],
-                local_time(datetime.fromisoformat(s["started_at"])),
-                s["phase"],
-                s["outcome"],
-                s["verdict"],
-                milliseconds(s["ttft_ms"]),
-                number(s["decode_tok_s"], 1),
-                "overdue" if s["probe"] in target["overdue"] else "",
-            ]
-            for s in target["last_samples"]
-        ]
-        out.print(
-            table(
-                [
-                    "probe",
-                    "class",
-                    "last",
-                    "phase",
-                    "outcome",
-                    "verdict",
-                    "TTFT ms",
-                    "tokens/s",
-                    "",
-                ],
-                rows,
-            )
-        )
-        _print_detection(out, target)
-        if target["skipped_24h"]:
-            told = ", ".join(f"{count} {reason}" for reason, count in target["skipped_24h"].items())
-            out.print(f"runs skipped in 24 h: {told}", style="dim")
-    if not report["targets"]:
-        out.print("unknown  nothing is watched yet; `vllm-canary run` starts it", style="yellow")
-    for incident in report["incidents"]:
-        acknowledged = " (acknowledged)" if incident["acknowledged_at"] else ""
-        severity = incident["severity"]
-        summary = printable(incident["summary"])
-        out.print(
-            Text(f"{severity}  #{incident['id']} {summary}{acknowledged}", STYLES.get(severity, ""))
-        )
-    if report["undelivered"]:
-        out.print(
-            (
-                f"{report['undelivered']} notifications were not delivered; `vllm-canary alerts "
-                "log` tells why"
-            ),
+            f"notifications not delivered: {status.undelivered}; `vllm-canary alerts log` says why",
             style="yellow",
         )
 
 
-def _print_detection(out: Any, target: dict[str, Any]) -> None:
-    from monitor.show.terminal import printable  # noqa: PLC0415
+def _print_target(out: Console, target: TargetStatus) -> None:
+    state = (target.status, STYLES.get(target.status, ""))
+    out.print(Text.assemble(state, f"  {target.name}  {target.url}"))
+    out.print(table(HEADINGS, [_cells(s, target.overdue) for s in target.last_samples]))
+    if target.learnt is not None:
+        _print_detection(out, target.learnt)
+    if target.skipped_24h:
+        counts = ", ".join(f"{count} {reason}" for reason, count in target.skipped_24h.items())
+        out.print(f"runs skipped in 24 h: {counts}", style="dim")
 
-    armed = [part["what"] for part in target["detection"] if part["armed"]]
+
+def _cells(s: Sample, overdue: Sequence[str]) -> list[object]:
+    return [
+        s.probe,
+        s.traffic_class,
+        local_time(s.started_at),
+        s.phase.value,
+        s.outcome.value,
+        s.verdict.value,
+        milliseconds(s.ttft_ms),
+        number(s.decode_tok_s, 1),
+        "overdue" if s.probe in overdue else "",
+    ]
+
+
+def _print_detection(out: Console, learnt: detectors.DetectorSummary) -> None:
+    armed = [part["what"] for part in learnt.armed if part["armed"]]
     if armed:
         out.print(f"armed: {printable('; '.join(armed))}", style="dim")
-    for part in target["detection"]:
+    for part in learnt.armed:
         if not part["armed"]:
-            out.print(printable(f"not armed: {part['what']} ({part['detail']})"), style="dim")
-    if target["detection_note"]:
-        out.print(printable(target["detection_note"]), style="dim")
+            text = f"{part['what']}: not armed ({part['detail']})"
+            out.print(printable(text), style="dim")
+    if learnt.note:
+        out.print(printable(learnt.note), style="dim")

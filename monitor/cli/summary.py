@@ -1,107 +1,147 @@
-"""`summary`: p50 and p95 by class and phase, with intervals; canaries without a first token rank
-above every measured one.
+"""`summary`: p50 and p95 by class and phase, with confidence intervals. Canaries without a first
+token rank above every measured one.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 
-from monitor.cli.common import (
-    check_names,
-    config_arguments,
-    database_of,
-    filter_arguments,
-    json_argument,
-    moment,
-    now_utc,
-    print_json,
-)
-from monitor.judge.percentiles import Group, summarise
+from monitor.cli.common import database_of, moment, now_utc, print_json
+from monitor.cli.known import check_names
+from monitor.judge.percentiles import Group, Percentile, summarise
 from monitor.judge.quality.usable import Key, Usable, refusal_phrases, usable
+from monitor.model import Sample
+from monitor.show.terminal import console, percentile_text, table
+from monitor.store import pins
+from monitor.store.database import reading
+from monitor.store.queries import SampleFilter, samples
+
+HEADINGS = (
+    *("target", "class", "phase", "count", "no first token"),
+    *("TTFT p50 ms", "TTFT p95 ms", "ITL p95 ms", "decode p50 tokens/s", "retry or abstain"),
+)
+FOOTNOTES = (
+    "In parentheses: 95 % bounds from order statistics; … if there are too few samples for one (a "
+    "p95 needs 59).",
+    "Retry or abstain: no finished answer, a wrong one, or a refusal; before: the preceding period "
+    "of the same length.",
+)
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Options."""
-    config_arguments(parser)
-    filter_arguments(parser, since="24h")
-    json_argument(parser)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One class in one phase. `answers` None: no answer to count."""
+
+    group: Group
+    answers: Usable | None
+    reviews: Sequence[pins.Review]
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print one row a class and phase."""
-    from monitor.store import pins  # noqa: PLC0415 - --help needs no SQLAlchemy
-    from monitor.store.database import reading  # noqa: PLC0415
-    from monitor.store.queries import SampleFilter, samples  # noqa: PLC0415
+def run(args: Namespace) -> int:
+    """Prints one row per class and phase."""
+    rows = _read(args)
+    if args.json:
+        print_json({"summaries": [_record(row) for row in rows]})
+    else:
+        _print(rows, args.since)
+    return 0
 
+
+def _read(args: Namespace) -> list[Row]:
     now = now_utc()
-    since, until = moment(args.since, now), moment(args.until, now)
     wanted = SampleFilter(
-        since=since,
-        until=until,
+        since=moment(args.since, now),
+        until=moment(args.until, now),
         target=args.target,
         probe=args.probe,
         traffic_class=args.traffic_class,
     )
+    preceding = _preceding(wanted, wanted.until or now)
     with reading(database_of(args)) as connection:
         check_names(connection, args)
         found = samples(connection, wanted)
-        earlier = (
-            []
-            if since is None
-            else samples(
-                connection, replace(wanted, since=since - ((until or now) - since), until=since)
-            )
-        )
-        phrases = {
-            probe: refusal_phrases(expect)
-            for probe, expect in pins.expectations(connection).items()
-        }
-        said = pins.reviews_since(connection, since)
-    groups, answers = summarise(found), usable(found, earlier, phrases)
-    if args.json:
-        of = {s.id: (s.target, s.traffic_class, s.phase.value) for s in found}
-        reviews = {key: [r for r in said if of.get(r.sample_id) == key] for key in set(of.values())}
-        print_json(
-            {
-                "summaries": [
-                    _record(g, answers.get(_key(g)), reviews.get(_key(g), [])) for g in groups
-                ]
-            }
-        )
-    else:
-        _table(groups, answers, args.since)
-    return 0
+        earlier = [] if preceding is None else samples(connection, preceding)
+        expectations = pins.expectations(connection)
+        reviews = _by_key(pins.reviews_since(connection, wanted.since), found)
+    phrases = {probe: refusal_phrases(expect) for probe, expect in expectations.items()}
+    answers = usable(found, earlier, phrases)
+    return [
+        Row(group, answers.get(_key(group)), reviews.get(_key(group), []))
+        for group in summarise(found)
+    ]
+
+
+def _preceding(wanted: SampleFilter, until: datetime) -> SampleFilter | None:
+    """The period of the same length just before; None if the period has no start."""
+    if wanted.since is None:
+        return None
+    length = until - wanted.since
+    return replace(wanted, since=wanted.since - length, until=wanted.since)
+
+
+def _by_key(
+    reviews: Sequence[pins.Review], found: Sequence[Sample]
+) -> Mapping[Key, list[pins.Review]]:
+    keys = {s.id: (s.target, s.traffic_class, s.phase.value) for s in found}
+    result = defaultdict[Key, list[pins.Review]](list)
+    for review in reviews:
+        if review.sample_id in keys:
+            result[keys[review.sample_id]].append(review)
+    return result
 
 
 def _key(group: Group) -> Key:
     return (group.target, group.traffic_class, group.phase)
 
 
-def _record(group: Group, answers: Usable | None, reviews: Sequence[Any]) -> dict[str, Any]:
-    """`retry_or_abstain`: how often a person would have to ask again or gets nothing; `reviews`:
-    what people said and how long it took.
+def _record(row: Row) -> dict[str, object]:
+    """`retry_or_abstain`: how often a person must ask again or gets nothing; `reviews`: people's
+    verdicts, and how long they took.
     """
-    values: dict[str, Any] = asdict(group)
-    values["retry_or_abstain"] = None if answers is None else asdict(answers)
-    minutes = [r.minutes for r in reviews if r.minutes is not None]
+    values: dict[str, object] = asdict(row.group)
+    values["class"] = values.pop("traffic_class")
+    values["retry_or_abstain"] = None if row.answers is None else asdict(row.answers)
+    minutes = [r.minutes for r in row.reviews if r.minutes is not None]
     verdicts = {
-        verdict: sum(r.verdict == verdict for r in reviews)
+        verdict: sum(r.verdict == verdict for r in row.reviews)
         for verdict in ("right", "wrong", "corrected")
     }
     values["reviews"] = {**verdicts, "minutes": sum(minutes) if minutes else None}
-    values["class"] = values.pop("traffic_class")
     first = ("target", "class", "phase", "count", "censored", "unavailable")
-    return {
-        **{name: values[name] for name in first},
-        **{k: v for k, v in values.items() if k not in first},
-    }
+    return {name: values[name] for name in first} | values
+
+
+def _print(rows: Sequence[Row], since: str) -> None:
+    out = console()
+    if not rows:
+        out.print(f"no samples since {since}")
+        return
+    out.print(table(HEADINGS, [_cells(row) for row in rows]))
+    out.print("\n" + "\n".join(FOOTNOTES), style="dim")
+
+
+def _cells(row: Row) -> list[object]:
+    g = row.group
+    return [
+        g.target,
+        g.traffic_class,
+        g.phase,
+        g.count,
+        g.censored + g.unavailable,
+        percentile_text(g.ttft_ms["p50"], g.count),
+        percentile_text(g.ttft_ms["p95"], g.count),
+        _or_unknown(g.itl_p95_ms["p50"]),
+        _or_unknown(g.decode_tok_s["p50"]),
+        _retry_text(row.answers),
+    ]
 
 
 def _retry_text(answers: Usable | None) -> str | None:
-    """`3 of 120 (2.5 %, before 0.4 %)`, with the word where it rises."""
+    """`3 of 120 (2.5 %, before 0.4 %)`, and `rising` if it rises."""
     if answers is None:
         return None
     before = "" if answers.before is None else f", before {answers.before:.1%}"
@@ -112,48 +152,5 @@ def _retry_text(answers: Usable | None) -> str | None:
     )
 
 
-def _table(groups: list[Group], answers: Mapping[Key, Usable], since: str) -> None:
-    from monitor.show.terminal import console, percentile_text, table  # noqa: PLC0415
-
-    timing = ["TTFT p50 ms", "TTFT p95 ms", "ITL p95 ms", "decode p50 tokens/s"]
-    headings = ["target", "class", "phase", "count", "no first token", *timing, "retry or abstain"]
-    rows = [
-        [
-            g.target,
-            g.traffic_class,
-            g.phase,
-            g.count,
-            g.censored + g.unavailable,
-            percentile_text(g.ttft_ms["p50"], g.count),
-            percentile_text(g.ttft_ms["p95"], g.count),
-            _or_unknown(g.itl_p95_ms["p50"]),
-            _or_unknown(g.decode_tok_s["p50"]),
-            _retry_text(answers.get(_key(g))),
-        ]
-        for g in groups
-    ]
-    out = console()
-    if not groups:
-        out.print(f"no samples since {since}")
-        return
-    out.print(table(headings, rows))
-    out.print(
-        (
-            "\nBeside times: 95 % bounds from order statistics; … where there are too few samples "
-            "for one (a p95 needs 59)."
-        ),
-        style="dim",
-    )
-    out.print(
-        (
-            "Retry or abstain: no finished answer, a wrong one, or a refusal; before: the span of "
-            "time of the same length."
-        ),
-        style="dim",
-    )
-
-
-def _or_unknown(value: Any) -> str:
-    from monitor.show.terminal import percentile_text  # noqa: PLC0415
-
+def _or_unknown(value: Percentile) -> str:
     return percentile_text(value, 0 if value.value is None else 1)

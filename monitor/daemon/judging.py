@@ -28,10 +28,12 @@ from monitor.judge.availability import (
     judge_server_down,
     judge_unmeasured,
 )
-from monitor.judge.identity import config_change_over
-from monitor.judge.quality import gate
+from monitor.judge.identity import config_change_resolved
 from monitor.judge.quality.answers import LastAnswers
+from monitor.judge.quality.gate import with_second_runs
+from monitor.judge.quality.pinning import judge_pin_expiry
 from monitor.judge.quality.unjudged import judge_unjudged
+from monitor.judge.quality.verdicts import JUDGED as JUDGED_VERDICTS
 from monitor.model import Contact, Finding, Incident, Kind, Outcome, Probe, Sample
 from monitor.store import fingerprints, pins, queries
 from monitor.store.queries import SampleFilter
@@ -256,7 +258,7 @@ def _judge_answers(
     sent = [
         replace(probe, revision=watch.revision_digest(probe)) for probe in watch.probes
     ]  # as fitted to this server's context
-    expired = gate.judge_pin_expiry(name, sent, watch.pins, watch.fingerprint_digest(), now)
+    expired = judge_pin_expiry(name, sent, watch.pins, watch.fingerprint_digest(), now)
     incidents.reconcile(connection, name, [Kind.PIN_EXPIRED], expired, now, channels)
     if watch.samples_judged == watch.samples_stored:
         return
@@ -294,11 +296,11 @@ def _from_history(connection: Connection, watch: TargetWatch, now: datetime) -> 
     """The newest answers of all probes; and of a probe that has few among them the last ones
     before, since it runs rarely.
     """
-    probes = {probe.name: probe for probe in gate.with_second_runs(watch.probes)}
+    probes = {probe.name: probe for probe in with_second_runs(watch.probes)}
     wanted = SampleFilter(since=now - ANSWERS_LOOK_BACK, target=watch.settings.name)
     newest = queries.samples(connection, wanted, limit=ANSWERS_LIMIT)
     before = newest[0].started_at if newest else now
-    counts = Counter(sample.probe for sample in newest if sample.verdict in gate.JUDGED)
+    counts = Counter(sample.probe for sample in newest if sample.verdict in JUDGED_VERDICTS)
     earlier: list[Sample] = []
     for name, probe in probes.items():
         missing = max(probe.repeats, EARLIER_RUNS) - counts[name]
@@ -328,6 +330,6 @@ def _close_config_changes(
         since = queries.samples(
             connection, SampleFilter(since=incident.opened_at, target=name), limit=ANSWERS_LIMIT
         )
-        reason = config_change_over(incident, current.digest, watch.probes, since, now)
+        reason = config_change_resolved(incident, current.digest, watch.probes, since, now)
         if reason is not None:
             incidents.close(connection, incident, now, reason, channels)

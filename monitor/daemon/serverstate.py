@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from monitor.daemon.idle import IdleLeave
 from monitor.judge.phase import Stillness, judge_phase
-from monitor.judge.starts import NewStart, Start, judge_start
+from monitor.judge.starts import KnownStart, NewStart, judge_start
 from monitor.model import Outcome, Phase, Probe, Sample, ServerPage
 from monitor.store import queries
 from monitor.store.times import from_us, maybe_from_us
@@ -24,7 +24,7 @@ class ServerState:
     """
 
     def __init__(self, when_idle: Literal["run", "slower", "skip"]) -> None:
-        self.start: Start | None = None
+        self.start: KnownStart | None = None
         self.start_id: int | None = None
         self.leave = IdleLeave(when_idle)
         self._last_good: ServerPage | None = None
@@ -39,7 +39,10 @@ class ServerState:
         if start is None:
             return
         seen_at = maybe_from_us(start.seen_at_us) or datetime.now(UTC)
-        self.start, self.start_id = Start(maybe_from_us(start.started_at_us), seen_at), start_id
+        self.start, self.start_id = (
+            KnownStart(maybe_from_us(start.started_at_us), seen_at),
+            start_id,
+        )
         self._warmed = queries.warmed_parameter_sets(connection, target_id, start_id)
         last = queries.last_counters(connection, target_id)
         if last is not None:
@@ -58,7 +61,7 @@ class ServerState:
 
     def begin(self, new: NewStart, start_id: int, now: datetime) -> None:
         """A new start: everything is cold again."""
-        self.start, self.start_id, self._warmed = Start(new.started_at, now), start_id, set()
+        self.start, self.start_id, self._warmed = KnownStart(new.started_at, now), start_id, set()
 
     def note(self, page: ServerPage) -> None:
         """Take up one page."""

@@ -1,1 +1,1 @@
-"""What the figures mean: pure functions from values and a time to findings."""
+"""Judges: pure functions from values and a time to findings."""

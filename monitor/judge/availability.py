@@ -1,5 +1,5 @@
-"""Is the server there, does it move, and do our own canaries run? No learning needed: armed from
-the first minute.
+"""Availability: the server answers, its engine makes progress, and the canaries run. These judges
+need no baseline and work from the first minute.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 
 from monitor.model import Cause, Contact, Finding, Kind, Outcome, Sample, Severity
 
-#: Two failed contacts this far apart: one dropped connection is no outage, and waiting longer
-#: delays the message.
+#: Two failed contacts this far apart are an outage: one dropped connection is not, and waiting
+#: longer only delays the alert.
 DOWN_SPAN = timedelta(seconds=5)
-MISSED_INTERVALS = 3  # DESIGN.md: no sample for three intervals
+MISSED_INTERVALS = 3
 LEAST_SILENCE = timedelta(seconds=30)
 
 
 def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | None:
-    """Nobody answered at the last contacts, oldest first in `contacts`; any answer, even an error,
-    means that somebody is there.
+    """Returns the outage that the last contacts show, if any. Contacts are oldest first; any
+    answer, even an error, shows that the server is up.
     """
     failed: list[Contact] = []
     for contact in reversed(contacts):
@@ -27,28 +27,26 @@ def judge_server_down(target: str, contacts: Sequence[Contact]) -> Finding | Non
         failed.append(contact)
     if len(failed) < 2 or failed[0].at - failed[-1].at < DOWN_SPAN:
         return None
-    since = failed[-1].at
     return Finding(
         kind=Kind.SERVER_DOWN,
         target=target,
         subject=target,
         severity=Severity.PAGE,
-        summary=f"{target} has not answered since {since:%Y-%m-%d %H:%M:%S} UTC: {failed[0].detail}",
-        since=since,
+        since=failed[-1].at,
         cause=Cause.SERVER_FAULT,
         evidence={"failed_contacts": len(failed), "last_error": failed[0].detail},
     )
 
 
-#: Outcomes that show that the engine is not hung: it moved, it sleeps, or the process is gone and
-#: `server_down` speaks.
+#: Outcomes that rule out a hung engine: it made progress, it sleeps, or the process is gone, which
+#: is `server_down`.
 _NOT_HUNG = frozenset(
     {Outcome.OK, Outcome.QUEUE_CAP, Outcome.EMPTY, Outcome.REFUSED, Outcome.ASLEEP}
 )
 
 
 def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
-    """The newest canary found the engine still, and none has been answered since. Samples oldest
+    """Returns a hang: a canary was `hung`, and no later one shows progress. Samples are oldest
     first.
     """
     hung: list[Sample] = []
@@ -65,10 +63,6 @@ def judge_hung(target: str, samples: Sequence[Sample]) -> Finding | None:
         target=target,
         subject=target,
         severity=Severity.PAGE,
-        summary=(
-            f"the engine of {target} stands still: a request was out for "
-            f"{longest / 1000:.0f} s and no engine step was counted"
-        ),
         since=hung[-1].started_at,
         cause=Cause.SERVER_FAULT,
         evidence={"hung_samples": len(hung), "probe": hung[0].probe, "waited_ms": longest},
@@ -82,9 +76,7 @@ def judge_no_samples(
     watching_since: datetime,
     now: datetime,
 ) -> list[Finding]:
-    """Probes without any sample for three of their intervals. Silence is not health: it is said by
-    probe.
-    """
+    """Returns a finding for each probe without a sample for three of its intervals."""
     findings = []
     for probe, interval in sorted(intervals.items()):
         limit = max(MISSED_INTERVALS * interval, LEAST_SILENCE)
@@ -102,10 +94,6 @@ def _silent(
         target=target,
         subject=probe,
         severity=Severity.WARNING,
-        summary=(
-            f"{probe} has measured nothing on {target} for {MISSED_INTERVALS} of its "
-            "intervals; what the server does is unknown"
-        ),
         since=since,
         evidence={
             "interval_s": interval.total_seconds(),
@@ -114,7 +102,7 @@ def _silent(
     )
 
 
-#: Outcomes that end a streak of unknown: a good answer, or a trouble that has a finding of its own.
+#: Outcomes that end a streak of unusable answers: a good answer, or a failure with its own kind.
 _KNOWN = frozenset({Outcome.OK, Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.REFUSED})
 LASTING_RUNS = 3
 
@@ -122,11 +110,10 @@ LASTING_RUNS = 3
 def judge_unmeasured(
     target: str, samples: Sequence[Sample], details: Mapping[str, str]
 ) -> list[Finding]:
-    """Probes whose last three runs or more all ended without a usable answer, for example with HTTP
-    401 after a key was changed.
+    """Returns a finding for each probe whose last three or more runs all ended without a usable
+    answer, for example with HTTP 401 after a key was changed.
 
-    Samples oldest first; `details` has the sentence about each probe's newest failure. Lasting
-    unknown is reported, by probe.
+    Samples are oldest first; `details` holds the stored text about each probe's newest failure.
     """
     streaks: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -142,16 +129,11 @@ def judge_unmeasured(
 
 
 def _unmeasured(target: str, probe: str, streak: Sequence[Sample], detail: str | None) -> Finding:
-    why = detail or f"the last run ended as {streak[-1].outcome.value}"
     return Finding(
         kind=Kind.UNKNOWN_LASTING,
         target=target,
         subject=probe,
         severity=Severity.WARNING,
-        summary=(
-            f"{probe} has had no usable answer from {target} since "
-            f"{streak[0].started_at:%Y-%m-%d %H:%M} UTC: {why}"
-        ),
         since=streak[0].started_at,
         evidence={"outcome": streak[-1].outcome.value, "detail": detail},
     )

@@ -1,15 +1,15 @@
-"""Are the GPUs well, as far as they and their driver say it themselves, and can they be seen? No
-learning needed.
+"""Faults that a GPU or its driver reports, and GPUs that cannot be read. No baseline is needed.
 
-A lack of news is not good news here: what was found is over only once the GPU answers (or, of the
-driver, any GPU does), so that neither a restart of ours nor a GPU that vanished altogether closes
-its incident.
+A finding holds until the GPU answers again (for the driver: until any GPU does), so that neither a
+restart of vllm-canary nor a GPU that has vanished closes its incident.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from monitor.model import (
     DRIVER,
@@ -24,25 +24,15 @@ from monitor.model import (
 )
 
 KINDS = (Kind.GPU_FAULT, Kind.TELEMETRY_BLIND, Kind.DRIVER_MISMATCH)
-#: XIDs after which a GPU must be reset, the machine restarted or the GPU replaced, in the words
-#: of NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors); the choice is that of
-#: nvidia_gpu_exporter's documented alert, utkuozdemir/nvidia_gpu_exporter. What is not here is kept
-#: in the history and opens nothing: most are faults of a program (13, 31, 43) or notes (63, 92).
-FATAL_XIDS = {
-    48: "a double-bit ECC error",
-    62: "the GPU's own controller halted",
-    64: "a memory row that could not be retired or remapped",
-    74: "an NVLink error",
-    79: "the GPU has fallen off the bus",
-    95: "a memory error that could not be contained",
-    119: "the GPU's system processor (GSP) does not answer",
-    120: "an error of the GPU's system processor (GSP)",
-}
+#: XIDs that require a reset of the GPU, a reboot or a replacement
+#: (docs.nvidia.com/deploy/xid-errors); the selection is that of the alert documented by
+#: utkuozdemir/nvidia_gpu_exporter. All other XIDs are stored and open nothing: most are faults of
+#: an application (13, 31, 43) or notes (63, 92).
+FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 XID_LASTS = timedelta(minutes=30)
-BLIND_FOR = timedelta(
-    seconds=60
-)  # a driver that is reloaded, or an exporter that is restarted, takes less
-_NEEDS_HANDS = {GpuFault.LOST: "cannot be reached", GpuFault.RESET: "must be reset"}
+# reloading a driver or restarting an exporter takes less
+BLIND_FOR = timedelta(seconds=60)
+_UNUSABLE = frozenset({GpuFault.LOST, GpuFault.RESET})
 
 
 def judge_gpus(
@@ -52,22 +42,26 @@ def judge_gpus(
     open_now: Sequence[Incident],
     now: datetime,
 ) -> list[Finding]:
-    """All that is wrong with a target's GPUs. `events` of the last XID_LASTS; `open_now` has the
-    open incidents of KINDS.
+    """Returns all findings about a target's GPUs. `events`: those of the last XID_LASTS;
+    `open_now`: the open incidents of KINDS.
     """
+    evidence_of = {incident.key: incident.evidence for incident in open_now}
     found = [
-        *judge_gpu_faults(target, view, events, now),
-        *judge_telemetry_blind(target, view, now),
-        *judge_driver_mismatch(target, view),
+        _steady(finding, evidence_of.get(finding.key, {}))
+        for finding in (
+            *judge_gpu_faults(target, view, events, now),
+            *judge_telemetry_blind(target, view, now),
+            *judge_driver_mismatch(target, view),
+        )
     ]
     keys = {finding.key for finding in found}
     lasting = [
-        _still(incident)
+        _unchanged(incident)
         for incident in open_now
         if incident.key not in keys and not _answers(view, incident.subject)
     ]
-    # After a restart of ours a GPU that cannot be listed has no UUID, and its incident has: it is
-    # the same GPU.
+    # After a restart of vllm-canary, a GPU that cannot be listed has no UUID, but its incident has
+    # one: it is the same GPU.
     gone = {
         finding.kind
         for finding in lasting
@@ -81,16 +75,14 @@ def judge_gpus(
 def judge_gpu_faults(
     target: str, view: GpusView, events: Sequence[GpuEvent], now: datetime
 ) -> list[Finding]:
-    """GPUs that are lost or must be reset, and GPUs for which the driver reported a fatal XID in
-    the last half hour.
+    """Returns GPUs that are lost or require a reset, and GPUs for which the driver reported a fatal
+    XID in the last half hour.
     """
     fatal: dict[str, list[GpuEvent]] = {}
     for event in events:
         if event.xid in FATAL_XIDS and event.uuid in view.known and event.at > now - XID_LASTS:
             fatal.setdefault(event.uuid, []).append(event)
-    broken = {
-        gpu: trouble for gpu, trouble in view.troubles.items() if trouble.fault in _NEEDS_HANDS
-    }
+    broken = {gpu: problem for gpu, problem in view.problems.items() if problem.fault in _UNUSABLE}
     return [
         _gpu_fault(target, gpu, broken.get(gpu), fatal.get(gpu, []))
         for gpu in sorted(broken.keys() | fatal.keys())
@@ -98,38 +90,27 @@ def judge_gpu_faults(
 
 
 def _gpu_fault(
-    target: str, gpu: str, trouble: ReadProblem | None, events: Sequence[GpuEvent]
+    target: str, gpu: str, problem: ReadProblem | None, events: Sequence[GpuEvent]
 ) -> Finding:
-    if trouble is not None:
-        what, fault = f"{_NEEDS_HANDS[trouble.fault]}: {trouble.reason}", trouble.fault.value
-    else:
-        last = events[-1].xid
-        what, fault = (
-            (
-                f"reported Xid {last}, {FATAL_XIDS[last]}; look at the kernel log (dmesg) before "
-                "you reset it"
-            ),
-            "xid",
-        )
-    starts = [event.at for event in events] + ([trouble.since] if trouble is not None else [])
+    starts = [event.at for event in events] + ([problem.since] if problem is not None else [])
     return Finding(
         kind=Kind.GPU_FAULT,
         target=target,
         subject=gpu,
         severity=Severity.PAGE,
-        summary=f"{_name(gpu)} of {target} {what}",
         since=min(starts),
         evidence={
-            "fault": fault,
+            "fault": "xid" if problem is None else problem.fault.value,
             "xids": sorted({event.xid for event in events}),
             "last_xid_at": events[-1].at.isoformat() if events else None,
+            "reason": None if problem is None else problem.reason,
         },
     )
 
 
 def judge_telemetry_blind(target: str, view: GpusView, now: datetime) -> list[Finding]:
-    """GPUs, or a whole driver or exporter, that have not been readable for a minute: heat cannot
-    be told from other causes meanwhile.
+    """Returns GPUs, or the whole driver or exporter, that have been unreadable for a minute.
+    Meanwhile a thermal cause cannot be distinguished from others.
     """
     return [
         Finding(
@@ -137,21 +118,21 @@ def judge_telemetry_blind(target: str, view: GpusView, now: datetime) -> list[Fi
             target=target,
             subject=gpu,
             severity=Severity.WARNING,
-            summary=(
-                f"{_name(gpu)} of {target} cannot be read, so heat and power are unknown: "
-                f"{why.reason}"
-            ),
-            since=why.since,
-            evidence={"fault": why.fault.value, "blind_since": why.since.isoformat()},
+            since=problem.since,
+            evidence={
+                "fault": problem.fault.value,
+                "blind_since": problem.since.isoformat(),
+                "reason": problem.reason,
+            },
         )
-        for gpu, why in sorted(view.troubles.items())
-        if now - why.since > BLIND_FOR
+        for gpu, problem in sorted(view.problems.items())
+        if now - problem.since > BLIND_FOR
     ]
 
 
 def judge_driver_mismatch(target: str, view: GpusView) -> list[Finding]:
-    """The kernel's driver and its library are of different versions. What runs goes on; what starts
-    now finds no GPU.
+    """Returns a mismatch between the kernel driver and its user-space library. Running processes
+    continue; a process that starts now finds no GPU.
     """
     return [
         Finding(
@@ -159,24 +140,20 @@ def judge_driver_mismatch(target: str, view: GpusView) -> list[Finding]:
             target=target,
             subject=DRIVER,
             severity=Severity.WARNING,
-            summary=(
-                f"{why.reason}; {target} runs on with what it has loaded and may not come "
-                "back after a restart"
-            ),
-            since=why.since,
-            evidence={"blind_since": why.since.isoformat()},
+            since=problem.since,
+            evidence={"blind_since": problem.since.isoformat()},
         )
-        for why in view.troubles.values()
-        if why.fault is GpuFault.MISMATCH
+        for problem in view.problems.values()
+        if problem.fault is GpuFault.MISMATCH
     ]
 
 
 def _answers(view: GpusView, subject: str) -> bool:
-    """Whether it is seen to be well: the GPU itself; or, of the driver and of a GPU without a
-    UUID, any GPU, the trouble being gone.
+    """Whether the subject is known to be readable: the GPU itself; or, for the driver and a GPU
+    without a UUID, any GPU once the problem is gone.
     """
     if subject == DRIVER or _nameless(subject):
-        return bool(view.answering) and subject not in view.troubles
+        return bool(view.answering) and subject not in view.problems
     return subject in view.answering
 
 
@@ -184,18 +161,22 @@ def _nameless(subject: str) -> bool:
     return subject.startswith("GPU ")
 
 
-def _name(subject: str) -> str:
-    return "the GPUs" if subject == DRIVER else subject if _nameless(subject) else f"GPU {subject}"
+def _steady(finding: Finding, known: Mapping[str, Any]) -> Finding:
+    """Keeps the reason that the open incident has for the same fault: a reason may count seconds,
+    and must not cause a database write every time it is judged.
+    """
+    if known.get("reason") is None or known.get("fault") != finding.evidence.get("fault"):
+        return finding
+    return replace(finding, evidence={**finding.evidence, "reason": known["reason"]})
 
 
-def _still(incident: Incident) -> Finding:
-    """What an open incident says, once more: nothing new, and not over."""
+def _unchanged(incident: Incident) -> Finding:
+    """Returns the finding of an open incident again: nothing is new, and it is not resolved."""
     return Finding(
         kind=incident.kind,
         target=incident.target,
         subject=incident.subject,
         severity=incident.severity,
-        summary=incident.summary,
         since=incident.opened_at,
         cause=incident.cause,
         changes=incident.changes,

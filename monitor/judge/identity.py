@@ -1,6 +1,4 @@
-"""What changed between two readings of an identity, and what follows from it. Unknown is never a
-change.
-"""
+"""Changes between two readings of a server's identity. An unknown field is never a change."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ from monitor.model import (
 )
 
 Fields = Mapping[str, FingerprintField]
-#: num_gpu_blocks and the KV size come from memory profiling at start and move a little by
-#: themselves (facts: vLLM cache_config_info).
+#: num_gpu_blocks and the KV cache size come from memory profiling at startup, so they vary a little
+#: from start to start (vLLM determine_available_memory, exported in vllm:cache_config_info).
 SOFT_TOLERANCE = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What differs between what was known and what is seen now. `learnt`: known for the first time,
-    never a trigger.
+class IdentityDiff:
+    """The differences between two readings of an identity. `learnt`: fields that are known for the
+    first time, which is never a trigger.
     """
 
     roots: tuple[Change, ...] = ()
@@ -47,18 +45,18 @@ class Comparison:
 
     @property
     def trigger(self) -> tuple[Change, ...]:
-        """The changes that call for a retest: the roots, or what no root explains."""
+        """The changes to report: those of root fields, or else unexplained derived ones."""
         return self.roots or self.derived
 
 
-def compare(known: Fields, seen: Fields) -> Comparison:
-    """Field by field; only a value that is known on both sides and differs is a change."""
+def compare(known: Fields, seen: Fields) -> IdentityDiff:
+    """Compares field by field: only two known values that differ are a change."""
     roots = _changes(known, seen, ROOT_FIELDS)
     soft = tuple(c for c in _changes(known, seen, SOFT_FIELDS) if _beyond_tolerance(c))
     learnt = tuple(
         name for name in seen if _value(known, name) is None and _value(seen, name) is not None
     )
-    return Comparison(roots, _changes(known, seen, DERIVED_FIELDS) + soft, learnt)
+    return IdentityDiff(roots, _changes(known, seen, DERIVED_FIELDS) + soft, learnt)
 
 
 def _value(fields: Fields, name: str) -> Any:
@@ -81,8 +79,8 @@ def _beyond_tolerance(change: Change) -> bool:
 
 
 def merged(known: Fields, seen: Fields) -> dict[str, FingerprintField]:
-    """Each field at its last known value. After a change of a root, a derived or soft field that is
-    not seen is not carried over: it follows from what has changed, and is learnt anew.
+    """Returns each field at its last known value. After a change of a root field, derived and soft
+    fields that could not be read are not carried over: they depend on what has changed.
     """
     roots_changed = bool(compare(known, seen).roots)
     return {name: _merged(name, known.get(name), seen[name], roots_changed) for name in seen}
@@ -99,14 +97,14 @@ def _merged(
 
 
 def _small_move(name: str, old: FingerprintField, new: FingerprintField) -> bool:
-    """A soft field keeps its first value until it moves beyond the tolerance, so that small steps
-    add up to a change.
+    """Whether a soft field moved within its tolerance. It then keeps its first value, so that small
+    steps add up to a change.
     """
     return name in SOFT_FIELDS and not _beyond_tolerance(Change(name, old.value, new.value))
 
 
 def digest(fields: Fields) -> str:
-    """A short name for what must stay the same: sha256 over the known digest fields."""
+    """Returns the short name of an identity: a SHA-256 over its known digest fields."""
     known = {
         name: _value(fields, name) for name in DIGEST_FIELDS if _value(fields, name) is not None
     }
@@ -116,8 +114,8 @@ def digest(fields: Fields) -> str:
 
 
 def is_same(earlier: Fields, now: Fields) -> bool:
-    """Whether an earlier identity is this one again: no digest field known on both sides differs,
-    and some are known on both.
+    """Whether two identities are the same: at least one digest field is known on both sides, and
+    none of those differs.
     """
     both = [
         n for n in DIGEST_FIELDS if _value(earlier, n) is not None and _value(now, n) is not None
@@ -126,7 +124,7 @@ def is_same(earlier: Fields, now: Fields) -> bool:
 
 
 def is_undone(changes: Sequence[Change], now: Fields) -> bool:
-    """Whether each of these fields is again what it was before; a soft one within its tolerance."""
+    """Whether each field has its earlier value again, soft fields within their tolerance."""
     return all(
         (value := _value(now, c.field)) == c.before
         or (
@@ -141,18 +139,12 @@ def is_undone(changes: Sequence[Change], now: Fields) -> bool:
 def config_change(
     target: str, changes: Sequence[Change], now: datetime, evidence: Mapping[str, Any]
 ) -> Finding:
-    """The finding of a trigger. One root: the effect is attributed to it. Several: it cannot be
-    attributed to one of them.
-    """
-    names = sorted(change.field for change in changes)
-    told = "; ".join(f"{c.field} {_told(c.before)} → {_told(c.after)}" for c in changes)
-    several = "" if len(changes) == 1 else " (what follows cannot be attributed to one of them)"
+    """Returns the finding about changes that were read together."""
     return Finding(
         kind=Kind.CONFIG_CHANGE,
         target=target,
-        subject=",".join(names),
+        subject=",".join(sorted(change.field for change in changes)),
         severity=Severity.WARNING,
-        summary=f"configuration changed: {told}{several}",
         since=now,
         cause=Cause.CONFIG_CHANGE,
         changes=tuple(changes),
@@ -160,31 +152,24 @@ def config_change(
     )
 
 
-def _told(value: Any, limit: int = 60) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-ROLLED_BACK = "rolled back: what had changed is again what it was before"
-
-
+ROLLED_BACK = "rolled back: the changed fields have their earlier values again"
 SETTLED_AFTER = timedelta(hours=24)
-OFTEN_S = 3600.0  # probes that run at least so often are waited for
+OFTEN_S = 3600.0  # a probe with a shorter interval must have answered warm
 
 
-def config_change_over(
+def config_change_resolved(
     incident: Incident,
     current_digest: str,
     probes: Sequence[Probe],
     samples: Sequence[Sample],
     now: datetime,
 ) -> str | None:
-    """Why an open configuration change is over; None while it is not.
+    """Returns why an open configuration change is resolved; None while it is not.
 
-    Until retests exist it is over after a full warm round under the identity that the server has
-    now: every probe that has run since has answered well, not cold, and all that run often have
-    run. Rare ones, and those without a cap, are not waited for; nor is a probe that cannot run for
-    longer than a day. (A change that is undone is closed when the undoing is seen.)
+    It is resolved after a full warm round under the server's current identity: every probe that has
+    run since has answered well and not cold, and all frequent probes have run. Infrequent and
+    uncapped probes need not have run. After a day it is resolved in any case. (A change that is
+    rolled back is closed when that is read.)
     """
     known = {probe.name for probe in probes}
     since = [
@@ -210,6 +195,6 @@ def config_change_over(
     if now - incident.opened_at < SETTLED_AFTER:
         return None
     return (
-        "it was a day ago; not yet answered warm under the new configuration: "
+        "24 hours have passed; probes without a warm answer under the new configuration: "
         f"{', '.join(sorted(wanted - warm)) or 'all'}"
     )

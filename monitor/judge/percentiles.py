@@ -1,15 +1,14 @@
-"""Percentiles that tell the truth about canaries without a first token, with an interval from order
-statistics.
+"""Percentiles that include canaries without a first token, with intervals from order statistics.
 
 A canary without a first token is not a missing value: it ranks above every measured one. A
-percentile that falls among them is known only as "more than the smallest of their waits" (and than
-every measured value: an uncapped probe may have waited longer), or as "no answer" where nobody
-waited a known time.
+percentile that falls among such canaries is only known to be more than the shortest of their waits
+(and than every measured value: an uncapped probe may have waited longer), or "no answer" if none of
+them waited a known time.
 
-The interval is distribution-free: for n independent values the number below the p-quantile is
-binomial(n, p), so the order statistics of ranks l and u bound the quantile (Hahn & Meeker,
-Statistical Intervals, 5.2). Each end is a one-sided 95 % bound; the upper one of a p95 exists from
-59 values on (0.95^59 < 0.05).
+The interval is distribution-free: of n independent values, the number below the p-quantile is
+binomial(n, p), so order statistics bound the quantile (Hahn & Meeker, Statistical Intervals,
+section 5.2). Each end is a one-sided 95 % bound; the upper one of a p95 exists from 59 values on
+(0.95^59 < 0.05).
 """
 
 from __future__ import annotations
@@ -25,24 +24,22 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile in the unit of the values. `value` None with `at_least` set: more than that;
-    both None: no answer, or no values.
+    """A percentile in the unit of the values. `value` None and `at_least` set: more than that; both
+    None: no answer, or no values.
     """
 
     value: float | None = None
     low: float | None = None
-    high: float | None = (
-        # None where there are too few values, or where it falls among those without a first token
-        None
-    )
+    # None with too few values, or if it falls among canaries without a first token
+    high: float | None = None
     at_least: float | None = None
 
 
 def percentile(
     measured: Sequence[float], share: float, beyond: int = 0, smallest_wait: float | None = None
 ) -> Percentile:
-    """The `share` quantile (nearest rank) of the measured values with `beyond` more that rank above
-    them all.
+    """Returns the `share` quantile (nearest rank) of the measured values and `beyond` more values
+    that rank above them all.
     """
     count = len(measured) + beyond
     if count == 0:
@@ -64,16 +61,15 @@ def percentile(
 def interval_ranks(
     count: int, share: float, confidence: float = CONFIDENCE
 ) -> tuple[int | None, int | None]:
-    """Ranks (from 1) of the order statistics that bound a quantile, each with the given one-sided
-    confidence; None where none does.
+    """Returns the ranks (from 1) of the order statistics that bound a quantile, each with the given
+    one-sided confidence; None if no rank does.
     """
     below = 0.0
     low: int | None = None
     high: int | None = None
     for hits in range(count):
-        below += math.exp(
-            _log_binomial(count, hits, share)
-        )  # P(at most `hits` values lie below the quantile)
+        # P(at most `hits` values are below the quantile)
+        below += math.exp(_log_binomial(count, hits, share))
         if below <= 1 - confidence:
             low = hits + 1
         if high is None and below >= confidence:
@@ -93,12 +89,12 @@ def _log_binomial(n: int, k: int, p: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One cohort for people: a class in one phase on one target."""
+    """The percentiles of one cohort: a class in one phase on one target."""
 
     target: str
     traffic_class: str
     phase: str
-    count: int  # every canary but those that we cancelled ourselves
+    count: int  # all canaries except cancelled ones
     censored: int  # waited a known time without a first token
     unavailable: int  # no first token and no known wait: refused, rejected, failed
     ttft_ms: dict[str, Percentile]
@@ -108,9 +104,7 @@ class Group:
 
 
 def summarise(samples: Sequence[Sample]) -> list[Group]:
-    """Every class apart from every other and every phase too, by target; never one figure over a
-    server.
-    """
+    """Returns one group for each target, class and phase; never one figure for a whole server."""
     groups: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in samples:
         if sample.outcome is not Outcome.CANCELLED:
@@ -131,7 +125,9 @@ def _group(key: tuple[str, str, str], samples: Sequence[Sample]) -> Group:
     ttft = [s.ttft_ms for s in samples if s.ttft_ms is not None]
     done = [s for s in samples if s.outcome is Outcome.OK]
 
-    def felt(values: Sequence[float], beyond: int, smallest: float | None) -> dict[str, Percentile]:
+    def tails(
+        values: Sequence[float], beyond: int, smallest: float | None
+    ) -> dict[str, Percentile]:
         return {
             name: percentile(values, share, beyond, smallest)
             for name, share in (("p50", 0.5), ("p95", 0.95))
@@ -142,13 +138,14 @@ def _group(key: tuple[str, str, str], samples: Sequence[Sample]) -> Group:
         count=len(samples),
         censored=len(waits),
         unavailable=len(without) - len(waits),
-        ttft_ms=felt(ttft, len(without), wait),
-        e2e_ms=felt(
+        ttft_ms=tails(ttft, len(without), wait),
+        e2e_ms=tails(
             [s.e2e_ms for s in done if s.e2e_ms is not None], len(samples) - len(done), wait
         ),
+        # the low end of a rate is the slow one
         decode_tok_s={
             name: percentile([s.decode_tok_s for s in done if s.decode_tok_s is not None], share)
-            for name, share in (("p50", 0.5), ("p05", 0.05))  # of a rate the low end is the bad one
+            for name, share in (("p50", 0.5), ("p05", 0.05))
         },
-        itl_p95_ms=felt([s.itl_p95_ms for s in done if s.itl_p95_ms is not None], 0, None),
+        itl_p95_ms=tails([s.itl_p95_ms for s in done if s.itl_p95_ms is not None], 0, None),
     )

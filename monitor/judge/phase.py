@@ -1,4 +1,4 @@
-"""How warm a server is for the next canary. Pure; each phase is a cohort of its own."""
+"""The phase of the next canary: how warm the server is. Pure; each phase is a cohort of its own."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 
 from monitor.model import Phase
 
-# a GPU's clocks ramp down after some seconds without an engine step (docs/units.md, phase)
+# GPU clocks ramp down after some seconds without an engine step (docs/units.md, phase)
 IDLE_AFTER_S = 10.0
 
 
 @dataclass(slots=True)
 class Stillness:
-    """Since when the engine's step counter is known to stand: a lower bound, from the first reading
-    that showed its present value.
+    """The time since the engine's step counter last changed: a lower bound, from the first reading
+    with its current value.
     """
 
     steps: float | None = None
     since_s: float | None = None  # monotonic
-    moved: bool = False  # whether a movement was ever seen; before that the bound says little
+    moved: bool = False  # whether the counter has ever changed; before, the bound means little
 
     def note(self, steps: float | None, now_s: float) -> None:
-        """Take up one reading of the counter."""
+        """Records one reading of the counter."""
         if steps is not None and steps == self.steps:
             return
         self.moved = self.moved or (steps is not None and self.steps is not None)
         self.steps, self.since_s = steps, None if steps is None else now_s
 
     def for_s(self, now_s: float) -> float | None:
-        """Seconds without a step, at least; None without a counter."""
+        """Returns the least number of seconds without a step; None without a counter."""
         return None if self.since_s is None else now_s - self.since_s
 
 
@@ -39,10 +39,10 @@ def judge_phase(
     running: float | None,
     since_ours_s: float | None,
 ) -> Phase:
-    """cold before the first good answer of this start and parameter set (`is_new`); idle after 10 s
-    without an engine step; else warm.
+    """Returns cold before the first good answer of this process start and parameter set (`is_new`),
+    idle after 10 s without an engine step, otherwise warm.
 
-    Without a counter all that is known is when we ourselves last asked (`since_ours_s`).
+    Without a counter, only the time since the last canary is known (`since_ours_s`).
     """
     if is_new:
         return Phase.COLD

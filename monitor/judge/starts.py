@@ -1,5 +1,5 @@
-"""Has the server's process been started anew? Pure: from what is known and one reading of its
-metrics page.
+"""Restarts of the server's process, detected from the last known start and one reading of the
+metrics page. Pure.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ SAME_START_S = 0.05  # process_start_time_seconds is a constant of the process, 
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """A start of the server's process as the history knows it. `started_at` None: the server does
-    not tell.
+class KnownStart:
+    """The last start of the server's process in the history. `started_at` None: the server does not
+    report it.
     """
 
     started_at: datetime | None
@@ -24,20 +24,20 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class NewStart:
-    """A start not seen before, and how it was noticed."""
+    """A restart, and how it was detected."""
 
     started_at: datetime | None
     source: str  # metrics | counter_fell | after_outage | first_seen
 
 
 def judge_start(
-    known: Start | None, last: ServerPage | None, page: ServerPage, was_away: bool
+    known: KnownStart | None, last: ServerPage | None, page: ServerPage, was_away: bool
 ) -> NewStart | None:
-    """A new start, or None. `last` is the last good page; `was_away`: connections were refused
-    since then.
+    """Returns a new start, or None. `last` is the last good page; `was_away`: connections have been
+    refused since then.
 
-    With several API servers there is no start time (vLLM's multiprocess mode): then a counter that
-    fell, or an outage, tells it.
+    With several API servers vLLM exports no start time (multiprocess mode): then a decreased
+    counter or an outage shows a restart.
     """
     if page.state in {"refused", "timeout"}:
         return None
@@ -45,9 +45,7 @@ def judge_start(
         started_at = datetime.fromtimestamp(page.process_start_s, UTC)
         if known is None:
             return NewStart(started_at, "metrics")
-        if (
-            known.started_at is None
-        ):  # seen before it could be dated: an earlier start is the one that was seen
+        if known.started_at is None:  # seen without a time: an earlier start is the known one
             return NewStart(started_at, "metrics") if started_at > known.seen_at else None
         moved = abs((started_at - known.started_at).total_seconds()) > SAME_START_S
         return NewStart(started_at, "metrics") if moved else None

@@ -1,7 +1,7 @@
-"""The plain values that travel through the house: frozen, typed, units in their names, no I/O.
+"""The plain values that every layer shares: frozen, typed, units in their names, no I/O.
 
 Absence is None everywhere: an unknown figure is never 0, "" or False. Wall-clock times are
-timezone-aware UTC datetimes; durations that are measured come from a monotonic clock.
+timezone-aware UTC datetimes; measured durations come from a monotonic clock.
 """
 
 from monitor.model.answer import (
@@ -9,6 +9,12 @@ from monitor.model.answer import (
     Pin,
     PinnedOutput,
     TokenLogprob,
+)
+from monitor.model.gpu_warning import (
+    DriftDetail,
+    GpuFigures,
+    GpuWarning,
+    Predicted,
 )
 from monitor.model.identity import (
     DERIVED_FIELDS,
@@ -48,6 +54,10 @@ from monitor.model.sample import (
     Marks,
     Sample,
 )
+from monitor.model.times import (
+    from_us,
+    to_us,
+)
 from monitor.model.words import (
     REGRESSIONS,
     WAITED,
@@ -72,14 +82,17 @@ __all__ = [
     "Cause",
     "Change",
     "Contact",
+    "DriftDetail",
     "Expectation",
     "Finding",
     "Fingerprint",
     "FingerprintField",
     "GpuEvent",
     "GpuFault",
+    "GpuFigures",
     "GpuPoint",
     "GpuReading",
+    "GpuWarning",
     "GpusView",
     "Incident",
     "Kind",
@@ -90,6 +103,7 @@ __all__ = [
     "Pin",
     "PinnedOutput",
     "Point",
+    "Predicted",
     "Probe",
     "ReadProblem",
     "Sample",
@@ -98,4 +112,6 @@ __all__ = [
     "Severity",
     "TokenLogprob",
     "Verdict",
+    "from_us",
+    "to_us",
 ]

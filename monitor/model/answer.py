@@ -1,4 +1,4 @@
-"""An answer as the quality gate sees it, and the pins that it is judged by."""
+"""An answer as the quality gate sees it, and the pins that it is compared with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token of an answer with its log-probability (nat) and the likeliest alternatives
-    there.
-    """
+    """One token of an answer with its log-probability and the most likely alternatives, in nat."""
 
     token: str
     logprob: float | None
@@ -31,8 +29,8 @@ class ObservedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PinnedOutput:
-    """One accepted answer: its tokens with their log-probabilities, and how often it was seen at
-    pinning.
+    """One accepted answer: its tokens with their log-probabilities, and how many of the repeats at
+    pinning gave it.
     """
 
     text: str
@@ -41,34 +39,32 @@ class PinnedOutput:
     logprobs: tuple[float | None, ...]
     finish_reason: str | None
     count: int = 1
-    tops: tuple[
-        Mapping[str, float], ...
-    ] = ()  # of each token: the likeliest there with their log-probabilities
+    # for each token, the most likely tokens at its position with their log-probabilities
+    tops: tuple[Mapping[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned reference for a probe under a fingerprint, with a reason, a date and an expiry."""
+    """A pinned reference for a probe under a fingerprint. It judges until it is retired."""
 
     id: int
     target: str
     probe: str
     revision: str
-    fingerprint: str | None  # digest of what was served
+    fingerprint: str | None  # digest of the configuration it was recorded under
     reason: str
     author: str
     created_at: datetime
     expires_at: datetime
     outputs: tuple[PinnedOutput, ...]
     prompt_tokens: int | None
-    noise_nat: (
-        float | None
-    )  # the largest logprob_shift among the repeats at pinning: what moves without any change
+    # the largest logprob_shift between repeats at pinning: movement without any change
+    noise_nat: float | None
     ttft_ms: tuple[float, ...] = ()
     decode_tok_s: tuple[float, ...] = ()
     retired_at: datetime | None = None
 
     @property
     def repeats(self) -> int:
-        """How many answers it was made of."""
+        """The number of answers that the pin was made of."""
         return sum(output.count for output in self.outputs)

@@ -1,4 +1,4 @@
-"""What is being served, field by field, and what changed."""
+"""The identity of a server, field by field, and changes to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-#: A change of one of these is a trigger, and attribution speaks of them.
+#: A change to one of these opens `config_change`, and effects are attributed to it.
 ROOT_FIELDS = (
     "vllm_version",
     "model_root",
@@ -23,7 +23,7 @@ ROOT_FIELDS = (
     "gpu",
     "gpu_neighbours",
 )
-#: These follow from the roots: shown, and a trigger only when no root explains them.
+#: These follow from the root fields: shown, and reported only when no root field explains them.
 DERIVED_FIELDS = (
     "system_fingerprint",
     "model_id",
@@ -34,16 +34,16 @@ DERIVED_FIELDS = (
     "attention_backend",
     "launch_command",
 )
-#: These move a little by themselves, for example with what else lies in the GPU's memory at start.
+#: These vary a little from start to start, for example with the GPU memory that is free then.
 SOFT_FIELDS = ("num_gpu_blocks", "kv_cache_size_tokens")
-#: What two samples must share to be comparable: the roots, and the derived fields that are often
-#: the only sign on a remote server.
+#: Fields that two samples must share to be comparable: the root fields, and the derived fields that
+#: are often the only evidence of a change on a remote server.
 DIGEST_FIELDS = (*ROOT_FIELDS, "system_fingerprint", "quantization", "kv_cache")
 
 
 @dataclass(frozen=True, slots=True)
 class FingerprintField:
-    """One thing that must stay the same. `value` None = unknown, and `reason` says why."""
+    """One field of an identity. `value` None = unknown, and `reason` says why."""
 
     name: str
     role: Literal["root", "derived", "soft"]
@@ -54,9 +54,7 @@ class FingerprintField:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What is being served, as far as it could be read at `at`; `digest` is set once it is
-    stored.
-    """
+    """The identity of a server as read at `at`; `digest` is set once it is stored."""
 
     target: str
     at: datetime

@@ -1,4 +1,4 @@
-"""What a judge concludes, and the life of it."""
+"""Findings, and the incidents that record them."""
 
 from __future__ import annotations
 
@@ -7,33 +7,39 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from monitor.model.gpu_warning import DriftDetail
 from monitor.model.identity import Change
 from monitor.model.words import Cause, Kind, Severity
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a judge concludes now. `evidence` carries the numbers it rests on, in JSON values."""
+    """The conclusion of a judge at one moment.
+
+    `evidence` holds the figures it rests on, as JSON values; `monitor/show/findings/` turns a
+    finding into text. `summary` is set only by judges that still write their own sentence.
+    """
 
     kind: Kind
     target: str
     subject: str
     severity: Severity
-    summary: str
     since: datetime
+    summary: str = ""
     cause: Cause | None = None
     changes: tuple[Change, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    detail: DriftDetail | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes it the same incident: kind, target and subject."""
+        """Kind, target and subject: findings with one key belong to one incident."""
         return (self.kind.value, self.target, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """The life of a finding with one key. It survives restarts; `closed_at` None = open."""
+    """All findings with one key from opening to closing; `closed_at` None = open."""
 
     id: int
     kind: Kind

@@ -1,9 +1,7 @@
-"""What drift detection is fed with: canaries, GPUs and the server's own figures as slim points in
-time.
+"""The input of drift detection: canaries, GPU readings and server readings as compact points.
 
-A year of one target is half a million of them, so they are named tuples with integer times; every
-field but the time may be unknown. The names and units are those of Sample, GpuWindow and
-ServerPage.
+A year of one target is half a million points, so they are named tuples with integer times; every
+field but the time may be unknown. Names and units are those of Sample, GpuReading and ServerPage.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ class CanaryPoint(NamedTuple):
     """One sample as the detectors see it. Times are integer UTC microseconds."""
 
     at_us: int  # when it was sent
-    known_us: int  # when its result was known: nothing may be concluded from it earlier
+    known_us: int  # when its result was known: no judge may use it earlier
     probe: str = ""
     traffic_class: str = ""
     phase: str = "warm"
@@ -61,8 +59,8 @@ class CanaryPoint(NamedTuple):
 
 
 class GpuPoint(NamedTuple):
-    """Some seconds of one GPU: medians, and its counters at the end (they run since the driver was
-    loaded).
+    """A few seconds of one GPU: medians, and its counters at the end. Counters run since the driver
+    was loaded.
     """
 
     at_us: int
@@ -84,7 +82,7 @@ class GpuPoint(NamedTuple):
 
 
 class ServerPoint(NamedTuple):
-    """One reading of the metrics page; counters since the server's start."""
+    """One reading of the metrics page; counters run since the server's start."""
 
     at_us: int
     state: str = "ok"

@@ -1,4 +1,4 @@
-"""A probe and what is expected of its answer."""
+"""A probe and the conditions on its answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One condition on the answer; exactly one of the first group is set, `negate` turns it
-    round.
+    """One condition on the answer: exactly one of the fields down to `refusal` is set. `negate`
+    inverts it.
     """
 
     equals: str | None = None
@@ -19,15 +19,11 @@ class Expectation:
     not_contains: str | None = None
     regex: str | None = None
     json_schema: Mapping[str, Any] | None = None
-    json_fields: Mapping[str, Any] | None = (
-        None  # dotted path inside the JSON -> the value it must have
-    )
+    json_fields: Mapping[str, Any] | None = None  # dotted path in the JSON -> required value
     number: float | None = None  # the last number in the answer, within `tolerance`
-    similarity: str | None = (
-        None  # a text that the answer must resemble, at least to `floor` (0..1)
-    )
+    similarity: str | None = None  # a text that the answer must resemble by `floor` or more (0..1)
     finish_reason: str | None = None
-    refusal: tuple[str, ...] | None = None  # phrases of a refusal; () = the usual ones
+    refusal: tuple[str, ...] | None = None  # phrases of a refusal; () = the default phrases
     negate: bool = False
     tolerance: float = 0.0
     floor: float = 0.9
@@ -35,8 +31,8 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One canary prompt with its sampling settings, class, gate and schedule. Durations in
-    seconds.
+    """One canary prompt with its sampling settings, class, conditions and schedule. Durations are
+    in seconds.
     """
 
     name: str
@@ -48,27 +44,24 @@ class Probe:
     sampling: Mapping[str, Any]
     every_s: float | None
     cron: str | None
-    max_wait_s: float | None  # None: never cut short, it measures the true wait
+    max_wait_s: float | None  # None: never cancelled, so that it measures the true wait
     timeout_s: float  # from the first token to the end of the answer
     expect: tuple[Expectation, ...] = ()
     priority: int | None = None
     reason: str | None = None
-    context_share: float | None = (
-        None  # lengthen the prompt until it fills this share of the server's context
-    )
-    context_at_most: int = 4000  # tokens, so that a long context does not eat the budget
+    # the prompt is lengthened until it fills this share of the server's context,
+    context_share: float | None = None
+    context_at_most: int = 4000  # but to this many tokens at most: they count against the budget
     pinned: bool = False  # judged against the recorded pin; without one it is `unpinned`
-    repeats: int = 3  # over how many of its last runs the gate counts,
+    repeats: int = 3  # the number of last runs that the gate counts,
     require: int = 2  # and how many of them must pass
-    same_salt_twice: bool = (
-        False  # a second run with the same cache salt: does the prefix cache work?
-    )
+    same_salt_twice: bool = False  # a second run with the same cache salt tests the prefix cache
     revision: str = ""  # digest of the definition: a changed text is a new revision
 
     @property
     def parameter_set(self) -> str:
-        """What a server may have to compile for: the first answer per process start and parameter
-        set is `cold`.
+        """The features of a request that a server may have to compile for: the first answer per
+        process start and parameter set is `cold`.
         """
         logprobs = "logprobs" if self.sampling.get("logprobs") else "plain"
         structured = (
@@ -80,7 +73,7 @@ class Probe:
 
     @property
     def capped(self) -> bool:
-        """Whether a wait for the first token is cut at `max_wait`; uncapped probes run in a lane of
-        their own.
+        """Whether the request is cancelled at `max_wait`; uncapped probes run in a lane of their
+        own.
         """
         return self.max_wait_s is not None

@@ -1,4 +1,4 @@
-"""What is read of a server and its GPUs between canaries."""
+"""Readings of a server and its GPUs between canaries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class ServerPage:
-    """One reading of the server's /metrics page, summed over engines. Counters since the server's
-    start; None = not there.
+    """One reading of the server's /metrics page, summed over engines. Counters run since the
+    server's start; None = not exported.
     """
 
     at: datetime
@@ -42,8 +42,8 @@ class ServerPage:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One look at one GPU. Counters (energy, throttle times) run since the driver was loaded; None
-    = not offered or failed.
+    """One reading of one GPU. Counters (energy, throttle times) run since the driver was loaded;
+    None = not supported or failed.
     """
 
     at: datetime
@@ -52,9 +52,8 @@ class GpuReading:
     name: str | None = None
     temp_c: float | None = None
     mem_temp_c: float | None = None
-    margin_c: float | None = (
-        None  # degrees to the nearest slowdown threshold, as the GPU says; never derived
-    )
+    # degrees to the nearest slowdown threshold as reported by the GPU, never derived
+    margin_c: float | None = None
     sm_clock_mhz: float | None = None
     mem_clock_mhz: float | None = None
     util: float | None = None  # 0..1, share of time in which a kernel ran
@@ -70,35 +69,34 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """A fault that the driver reported for a GPU. `at` is when we took it up: the driver gives no
+    """A fault that the driver reported for a GPU. `at` is when it was read: the driver reports no
     time.
     """
 
     uuid: str
     at: datetime
-    xid: int  # NVIDIA's number of the fault
+    xid: int  # NVIDIA's number for the fault (docs.nvidia.com/deploy/xid-errors)
 
 
 class GpuFault(StrEnum):
-    """What keeps a GPU, or the source of its readings, from being read."""
+    """Why a GPU, or the source of its readings, cannot be read."""
 
-    LOST = "lost"  # the driver has lost the GPU, or shows it no more
-    RESET = "reset"  # the GPU must be reset first
-    MISSING = "missing"  # not listed, and never seen either
-    MISMATCH = "mismatch"  # driver and library are of different versions
-    SOURCE = "source"  # the driver or the exporter as a whole
+    LOST = "lost"  # the driver has lost the GPU, or no longer lists it
+    RESET = "reset"  # the GPU requires a reset
+    MISSING = "missing"  # not listed, and never seen before
+    MISMATCH = "mismatch"  # kernel driver and library have different versions
+    SOURCE = "source"  # the whole driver or exporter
     UNREADABLE = "unreadable"  # anything else
 
 
-#: The subject of what concerns not one GPU but where the readings come from: the driver here, or
-#: an exporter.
+#: The subject of findings about the source of all readings: the local driver, or an exporter.
 DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadProblem:
-    """Why something cannot be read, and since when. `reason` is a sentence for a person and may
-    change while it lasts.
+    """Why something cannot be read, and since when. `reason` is a clause for a person and may
+    change while the problem lasts.
     """
 
     fault: GpuFault
@@ -108,20 +106,18 @@ class ReadProblem:
 
 @dataclass(frozen=True, slots=True)
 class GpusView:
-    """The GPUs of one target now: those known, those that answer, and troubles by UUID, `DRIVER`,
-    or "GPU 0" where no UUID is known.
+    """The GPUs of one target now: known ones, those that answer, and problems by UUID, `DRIVER`, or
+    "GPU 0" where the UUID is unknown.
     """
 
     known: frozenset[str]
     answering: frozenset[str]
-    troubles: Mapping[str, ReadProblem] = field(default_factory=dict)
+    problems: Mapping[str, ReadProblem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """One attempt to reach a server, by canary or by metrics page: the material of
-    `server_down`.
-    """
+    """One attempt to reach a server, by canary or by metrics page, as `server_down` counts it."""
 
     at: datetime
     answered: bool

@@ -1,4 +1,4 @@
-"""One measured execution of a probe, and the times of its stream."""
+"""One measured run of a probe, and the timestamps of its stream."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from monitor.model.words import Outcome, Phase, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Monotonic times of one stream in nanoseconds; None where the event never came.
+    """A stream's monotonic timestamps, in nanoseconds; None where the event never came.
 
-    TTFT starts at `sent`: the moment the request's first byte goes out on a connection that is
-    already open.
+    TTFT starts at `sent`, when the first byte of the request goes out on an open connection.
     """
 
     connect_started: int | None = None
@@ -23,9 +22,8 @@ class Marks:
     first_event: int | None = None
     first_token: int | None = None  # content, reasoning or tool call: never the empty role chunk
     first_visible: int | None = None  # content or tool call: what a user sees
-    last_token: int | None = (
-        None  # the last chunk that brought a token, also the empty one of an end-of-text stop
-    )
+    # the last chunk that brought a token, including the empty one of an end-of-text stop
+    last_token: int | None = None
     done: int | None = None
 
     @property
@@ -40,14 +38,14 @@ class Marks:
 
     @property
     def ttft_visible_ms(self) -> float | None:
-        """Time to the first token that a user sees; later than `ttft_ms` for a model that reasons
+        """Time to the first token that a user sees; later than `ttft_ms` if the model reasons
         first.
         """
         return _between_ms(self.sent, self.first_visible)
 
     @property
     def e2e_ms(self) -> float | None:
-        """From the request to the end of the stream."""
+        """Time from the request to the end of the stream."""
         return _between_ms(self.sent, self.done)
 
 
@@ -57,8 +55,8 @@ def _between_ms(start: int | None, end: int | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured execution of a probe: speed, quality, GPU and load in one row. Field names are
-    the public ones.
+    """One measured run of a probe: speed, quality, GPU and load in one row. Field names are public
+    (docs/units.md).
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""The closed lists: what a canary, a verdict, a finding and an incident can be."""
+"""The closed lists: outcomes, phases, verdicts, kinds, causes and severities."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What became of one canary (docs/units.md tells each one)."""
+    """The end of one canary (docs/units.md describes each)."""
 
     OK = "ok"
-    QUEUE_CAP = (
-        "queue_cap"  # no first token within max_wait while the engine moved: cancelled by us
-    )
-    HUNG = "hung"  # the engine's step counter stood still while our request was out
+    QUEUE_CAP = "queue_cap"  # no first token within max_wait while the engine moved; cancelled
+    HUNG = "hung"  # the engine's step counter did not advance while the request was waiting
     ASLEEP = "asleep"
-    REJECTED = "rejected"  # admission: 503 or 429
+    REJECTED = "rejected"  # admission control: HTTP 503 or 429
     TIMEOUT = "timeout"
     REFUSED = "refused"
     HTTP_ERROR = "http_error"
@@ -22,11 +20,11 @@ class Outcome(StrEnum):
     TRUNCATED = "truncated"
     MALFORMED = "malformed"
     EMPTY = "empty"
-    CANCELLED = "cancelled"  # by us, for example at shutdown
+    CANCELLED = "cancelled"  # by vllm-canary, for example at shutdown
 
 
-#: Outcomes that say "the server got worse" (exit code 1) and not "it could not be measured" (exit
-#: code 3); DESIGN: exit codes.
+#: Outcomes that mean "the server got worse" (exit code 1), not "it could not be measured" (exit
+#: code 3).
 REGRESSIONS = frozenset(
     {
         Outcome.QUEUE_CAP,
@@ -37,13 +35,13 @@ REGRESSIONS = frozenset(
         Outcome.EMPTY,
     }
 )
-#: Outcomes after a known wait: a percentile that falls among them is "at least the smallest of
-#: these waits".
+#: Outcomes after a known wait: a percentile that falls among them is at least the shortest of
+#: these waits.
 WAITED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
 
 
 class Phase(StrEnum):
-    """How warm the server was: each phase is a cohort of its own, none averaged into another."""
+    """The warmth of the server at a canary. Phases are cohorts, never averaged together."""
 
     COLD = "cold"
     IDLE = "idle"
@@ -51,7 +49,7 @@ class Phase(StrEnum):
 
 
 class Verdict(StrEnum):
-    """Of the quality gate."""
+    """The verdict of the quality gate on one answer."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a password
     NEAR_TIE = "near_tie"
@@ -61,7 +59,11 @@ class Verdict(StrEnum):
 
 
 class Kind(StrEnum):
-    """What was seen; part of an incident's key."""
+    """The observed problem; part of an incident's key.
+
+    No judge produces NUMBER_EXPIRED and RESERVE yet: the names are reserved, so that receivers of
+    alerts can already accept them.
+    """
 
     SERVER_DOWN = "server_down"
     HUNG = "hung"
@@ -86,7 +88,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why; may be refined while an incident is open."""
+    """The reason for a problem; it may be refined while an incident is open."""
 
     HEAT = "heat"
     MEMORY_HEAT = "memory_heat"
@@ -108,8 +110,16 @@ class Cause(StrEnum):
 
 
 class Severity(StrEnum):
-    """How loud. An early warning is a severity, not a kind."""
+    """The urgency, in increasing order. An early warning is a severity, not a kind."""
 
     INFO = "info"
     WARNING = "warning"
     PAGE = "page"
+
+    @property
+    def rank(self) -> int:
+        """The position in increasing order of urgency, for `max` and `sorted`."""
+        return _SEVERITIES.index(self)
+
+
+_SEVERITIES = tuple(Severity)

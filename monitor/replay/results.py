@@ -10,8 +10,10 @@ from typing import Any
 from monitor.replay.incidents import Entry, as_time, as_us
 from monitor.replay.replay import Replay
 from monitor.show.driftplot import Found
+from monitor.show.findings import paragraph
 from monitor.show.records import iso
-from monitor.show.terminal import STYLES, console, local_time, number, printable, table
+from monitor.show.terminal import STYLES, console, local_time, number, table
+from monitor.text import printable
 
 FIGURES = ("metric", "change_pct", "low_pct", "high_pct")
 COUNTS = ("samples", "server_readings", "gpu_readings")  # of a target's record
@@ -31,7 +33,7 @@ def incident_record(entry: Entry) -> dict[str, Any]:
         "paged_at": _time(entry.pages_us),
         "since": iso(finding.since),
         **{name: entry.figure(name) for name in FIGURES},
-        "summary": finding.summary,
+        "summary": paragraph(finding),
         "evidence": dict(finding.evidence),
     }
 
@@ -50,7 +52,9 @@ def _time(us: int | None) -> str | None:
 def found_of(entries: Sequence[Entry]) -> list[Found]:
     """Incidents as they are drawn."""
     return [
-        Found(as_us(e.finding.since), e.closed_us, e.severity.value, _title(e), e.finding.summary)
+        Found(
+            as_us(e.finding.since), e.closed_us, e.severity.value, _title(e), paragraph(e.finding)
+        )
         for e in entries
     ]
 

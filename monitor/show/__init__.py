@@ -1,1 +1,1 @@
-"""What people and other programs see: tables, JSON, Prometheus, health."""
+"""Output for people and programs: sentences, tables, JSON, CSV, Prometheus metrics, health."""

@@ -1,5 +1,5 @@
-"""A replay as one page of HTML that needs nothing else: speed against what is usual, the GPUs, and
-what was found, drawn over time.
+"""A replay as one self-contained HTML page: speed relative to its median, GPU readings and findings
+over time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from monitor.model import CanaryPoint, GpuPoint, Point
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 1100, 150, 70, 20, 46
 BLOCK_US = 300_000_000  # as the detectors see it
-MOST_DOTS = 1_500  # of a line: more than a screen has
+MOST_DOTS = 1_500  # points of a line: more than the pixels of a screen
 COLOURS = {"info": "#7a9cc6", "warning": "#e0a100", "page": "#d1342f"}
 STYLE = """
 body{font:14px/1.5 system-ui,sans-serif;margin:24px;max-width:1180px;color:#222;background:#fff}
 svg{display:block;width:100%;height:auto}.line{fill:none;stroke:#1f5fa8;stroke-width:1.2}.axis{stroke:#999;stroke-width:.5}
 .band{fill:#1f5fa8;opacity:.12}text{font:11px system-ui,sans-serif;fill:#444}
-td:nth-child(-n+3){white-space:nowrap}td,th{text-align:left;padding:2px 12px 2px 0;vertical-align:top}
+td:nth-child(-n+3){white-space:nowrap}
+td,th{text-align:left;padding:2px 12px 2px 0;vertical-align:top}
 @media(prefers-color-scheme:dark){body{background:#161719;color:#ddd}text{fill:#bbb}.line{stroke:#7fb2ef}.band{fill:#7fb2ef}}
 """
 
 
 class Found(NamedTuple):
-    """One incident, as far as it is drawn. Times are integer UTC microseconds."""
+    """One incident as it is drawn. Times are integer UTC microseconds."""
 
     since_us: int
     until_us: int | None
@@ -39,16 +40,16 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Series:
-    """One figure over time: its values by block, as they came."""
+    """One figure over time: its values by block."""
 
     blocks: dict[int, list[float]] = field(default_factory=dict)
 
     def add(self, at_us: int, value: float) -> None:
-        """Take up one value."""
+        """Adds one value."""
         self.blocks.setdefault(at_us // BLOCK_US, []).append(value)
 
     def line(self) -> list[tuple[int, float]]:
-        """Medians of blocks, joined into longer ones where there are too many to be seen."""
+        """Returns the medians of blocks; many blocks are joined into fewer, longer ones."""
         numbers = sorted(self.blocks)
         step = 1 if not numbers else 1 + (numbers[-1] - numbers[0]) // MOST_DOTS
         joined: dict[int, list[float]] = {}
@@ -62,15 +63,15 @@ class Series:
 
 @dataclass(slots=True)
 class Sketch:
-    """Collects what is to be drawn of each target while its points are replayed."""
+    """Collects the lines of each target while its points are replayed."""
 
-    _ratios: dict[tuple[str, str, str], Series] = field(
-        default_factory=dict
-    )  # target, figure, probe
-    _gpus: dict[tuple[str, str, str], Series] = field(default_factory=dict)  # target, figure, GPU
+    # by target, figure and probe
+    _ratios: dict[tuple[str, str, str], Series] = field(default_factory=dict)
+    # by target and figure of one GPU
+    _gpus: dict[tuple[str, str, str], Series] = field(default_factory=dict)
 
     def watch(self, target: str, point: Point) -> None:
-        """Take up one point."""
+        """Adds one point."""
         if isinstance(point, CanaryPoint):
             if point.phase == "warm" and point.outcome == "ok":
                 for figure, value in (
@@ -100,8 +101,8 @@ class Sketch:
     def panels(
         self, target: str, found: Sequence[Found] = ()
     ) -> dict[str, list[tuple[int, float]]]:
-        """Lines by title. Probes are put together as per cent of what is usual for each: its median
-        outside of what was found.
+        """Returns lines by title. Probes are pooled as percentages of their median outside of
+        incidents.
         """
         pooled: dict[str, Series] = {}
         for (of, figure, _probe), series in self._ratios.items():
@@ -112,11 +113,11 @@ class Sketch:
                     if not _within(number * BLOCK_US, found)
                     for v in values
                 ]
-                usual = median(calm or [v for values in series.blocks.values() for v in values])
-                for number, values in series.blocks.items() if usual > 0 else ():
-                    joined = pooled.setdefault(f"{figure}, % of usual", Series())
+                baseline = median(calm or [v for values in series.blocks.values() for v in values])
+                for number, values in series.blocks.items() if baseline > 0 else ():
+                    joined = pooled.setdefault(f"{figure}, % of median", Series())
                     joined.blocks.setdefault(number, []).extend(
-                        100 * value / usual for value in values
+                        100 * value / baseline for value in values
                     )
         lines = {title: series.line() for title, series in pooled.items()}
         return lines | {
@@ -131,9 +132,7 @@ def page(
     panels: Mapping[str, Mapping[str, list[tuple[int, float]]]],
     found: Mapping[str, Sequence[Found]],
 ) -> str:
-    """The whole page: for each target its panels, what was found drawn over them, and a table of
-    it.
-    """
+    """Returns the whole page: for each target its panels and a table of incidents."""
     parts = [
         (
             "<!doctype html><html lang=en><meta "
@@ -141,13 +140,12 @@ def page(
         )
     ]
     parts.append(
-        f"<h1>{escape(title)}</h1><p>The band is where the middle nine tenths of the line lie "
-        "outside of what was found.</p>"
+        f"<h1>{escape(title)}</h1><p>The band covers the middle 90 % of the line outside of "
+        "incidents.</p>"
     )
     for target, lines in panels.items():
-        parts.append(
-            f"<h2>{escape(target)}</h2>{_drawing(lines, found.get(target, ()))}{_table(found.get(target, ()))}"
-        )
+        own = found.get(target, ())
+        parts.append(f"<h2>{escape(target)}</h2>{_drawing(lines, own)}{_table(own)}")
     return "\n".join(parts) + "\n"
 
 
@@ -156,15 +154,19 @@ def _within(at_us: int, found: Iterable[Found]) -> bool:
 
 
 def _table(found: Iterable[Found]) -> str:
-    rows = "".join(
-        f"<tr><td style='color:{COLOURS.get(f.severity, '#222')}'>{escape(f.severity)}<td>{_when(f.since_us)}"
-        f"<td>{_when(f.until_us) if f.until_us is not None else 'open'}<td>{escape(f.title)}<td>{escape(f.text)}</tr>"
-        for f in found
-    )
+    rows = "".join(map(_row, found))
     return (
         f"<table><tr><th>severity<th>since<th>until<th>what<th></tr>{rows}</table>"
         if rows
-        else "<p>Nothing was found.</p>"
+        else "<p>No incidents.</p>"
+    )
+
+
+def _row(f: Found) -> str:
+    until = "open" if f.until_us is None else _when(f.until_us)
+    return (
+        f"<tr><td style='color:{COLOURS.get(f.severity, '#222')}'>{escape(f.severity)}"
+        f"<td>{_when(f.since_us)}<td>{until}<td>{escape(f.title)}<td>{escape(f.text)}</tr>"
     )
 
 
@@ -175,7 +177,7 @@ def _when(us: int) -> str:
 def _drawing(lines: Mapping[str, list[tuple[int, float]]], found: Sequence[Found]) -> str:
     times = [at for line in lines.values() for at, _ in line]
     if not times:
-        return "<p>There is nothing to draw: no rates, times or GPUs.</p>"
+        return "<p>No data: no rates, times or GPU readings.</p>"
     begin = min(times)
     end = max(*times, begin + 1)
     height = TOP + len(lines) * (HEIGHT + GAP)
@@ -195,8 +197,8 @@ def _panel(
     begin, end = span
     calm = [v for at, v in line if not _within(at, found)]
     low, high = min(v for _, v in line), max(v for _, v in line)
-    room = (high - low) * 0.08 or abs(high) * 0.02 or 1.0
-    low, high = low - room, high + room
+    margin = (high - low) * 0.08 or abs(high) * 0.02 or 1.0
+    low, high = low - margin, high + margin
 
     def x(at: int) -> float:
         return LEFT + (min(max(at, begin), end) - begin) / (end - begin) * (WIDTH - LEFT - 10)
@@ -212,13 +214,13 @@ def _panel(
             f"fill='{COLOURS.get(f.severity, '#888')}' "
             f"opacity=.22><title>{escape(f.title)}: {escape(f.text)}</title></rect>"
         )
-    if len(calm) >= 20:  # fewer give no twentieths
+    if len(calm) >= 20:  # fewer have no 20-quantiles
         twentieths = quantiles(calm, n=20)
         parts.append(
             f"<rect class=band x={LEFT} y={y(twentieths[-1]):.1f} width={WIDTH - LEFT - 10} "
             f"height={max(y(twentieths[0]) - y(twentieths[-1]), 1):.1f} />"
         )
-    for value in (low + room, (low + high) / 2, high - room):
+    for value in (low + margin, (low + high) / 2, high - margin):
         at = y(value)
         parts.append(
             f"<line class=axis x1={LEFT} x2={WIDTH - 10} y1={at:.1f} y2={at:.1f} /><text x=0 "
@@ -236,7 +238,7 @@ def _panel(
 
 
 def _pieces(line: list[tuple[int, float]]) -> Iterable[list[tuple[int, float]]]:
-    """A gap of hours is no straight line."""
+    """Splits a line at gaps of an hour or more, which are not drawn as straight lines."""
     steps = sorted(b - a for (a, _), (b, _) in pairwise(line))
     widest = max(3 * steps[len(steps) // 2], 3_600_000_000) if steps else 0
     piece: list[tuple[int, float]] = []

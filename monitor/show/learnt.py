@@ -1,5 +1,5 @@
-"""What a detector has learnt of its target, in figures for people: how speed depends on load, what
-a clock costs, what a GPU's heat is.
+"""The learnt model of a target: how speed depends on load and clock, and how the temperature of a
+GPU depends on its power.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.drift.speed.channel import Reference
 from monitor.judge.drift.speed.load import UNKNOWN_BIN
 from monitor.judge.drift.speed.track import Track
-from monitor.show.terminal import console, number, printable
+from monitor.show.terminal import console, number
+from monitor.text import printable
 
 THERMAL_UNIT_W = 100.0
 
 
 def learnt_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]:
-    """As JSON. What is not known yet is null, and `missing` says what it still needs."""
+    """Returns the learnt model as JSON values. What is not known yet is null; `missing` says what
+    is still needed.
+    """
     reference = detector.speed.references[-1] if detector.speed.references else None
     return {
         "load": None
@@ -37,15 +40,13 @@ def learnt_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]
     }
 
 
-_METRICS = (
-    ("decode", 1.0),
-    ("ttft", -1.0),
-)  # inside, lower is worse: a time stands there with its sign turned
+# lower is worse in the model, so times have their sign inverted
+_METRICS = (("decode", 1.0), ("ttft", -1.0))
 
 
 def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | None:
-    """What each probe shows alone, and by how much that changes beside others; from how many
-    canaries.
+    """Returns the speed of each probe at the lightest load, and its change with concurrent
+    requests; each with the number of canaries.
     """
     curve = track.curve
     if curve is None:
@@ -53,10 +54,9 @@ def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | 
     names = {str(key): name for name, key in reference.keys.items()}
     known = str(UNKNOWN_BIN) not in curve.mates
     nodes = sorted(curve.mates.values(), key=lambda node: node.at) if known else []
-    least = (
-        nodes[0].height if nodes else 0.0
-    )  # the curve's own zero is anywhere; people count from the lightest load
-    usual = {
+    # the zero of the curve is arbitrary: changes are shown relative to the lightest load
+    least = nodes[0].height if nodes else 0.0
+    alone = {
         names.get(key, key): math.exp(sign * (level + least))
         for key, level in sorted(curve.levels.items())
     }
@@ -68,12 +68,12 @@ def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | 
         }
         for node in nodes
     ]
-    return {"usual": usual, "loads": loads, "canaries": track.canaries, "outside": track.outside}
+    return {"usual": alone, "loads": loads, "canaries": track.canaries, "outside": track.outside}
 
 
 def _slope(slope: Slope) -> dict[str, Any]:
-    """Per cent of speed for one per cent of clock. Without samples of its own it is what others
-    measured.
+    """Returns the per cent of speed for one per cent of clock; without own samples, a published
+    value.
     """
     return {"value": slope.value, "low": slope.low, "high": slope.high, "samples": slope.samples}
 
@@ -93,7 +93,7 @@ def _gpu(gpu: GpuChannel) -> dict[str, Any]:
 
 
 def print_learnt(target: str, learnt: dict[str, Any]) -> None:
-    """For people."""
+    """Prints the learnt model."""
     out = console()
     out.print(printable(target), style="bold")
     for name, what, unit in (
@@ -104,38 +104,40 @@ def print_learnt(target: str, learnt: dict[str, Any]) -> None:
     for name, what in (("decode", "decode"), ("prefill", "prefill")):
         slope = learnt["clock"][name]
         own = f"from {slope['samples']} samples at other clocks"
-        source = own if slope["samples"] else "as others measured it: its clock has not varied yet"
+        source = own if slope["samples"] else "a published value: the clock has not varied yet"
         bounds = f"{slope['low']:.2f} to {slope['high']:.2f}"
         out.print(
-            f"  clock: 1 % of SM clock is {slope['value']:.2f} % of {what} speed ({bounds}), "
+            f"  clock: 1 % of SM clock changes {what} speed by {slope['value']:.2f} % ({bounds}), "
             f"{source}"
         )
     for gpu in learnt["gpus"]:
         rise, sd = number(gpu["c_per_100_w"], 1, " °C"), number(gpu["heat_sd_c"], 1, " °C")
         heat = (
-            f"{rise} hotter for 100 W, ±{sd}"
+            f"+{rise} per 100 W, ±{sd}"
             if (gpu["c_per_100_w"] or 0.0) > 0
-            else "its power does not explain its heat yet"
+            else "temperature model not known yet"
         )
         out.print(f"  GPU {printable(gpu['uuid'])}: {heat}, from {gpu['heat_minutes']} minutes")
         out.print(
-            f"    clock at work at most {number(gpu['top_clock_mhz'], 0, ' MHz')}, from "
+            f"    highest clock under load {number(gpu['top_clock_mhz'], 0, ' MHz')}, from "
             f"{gpu['clock_minutes']} busy minutes"
         )
     for missing in learnt["missing"]:
-        out.print(f"  not enough yet: {printable(missing)}", style="yellow")
+        out.print(f"  not learnt yet: {printable(missing)}", style="yellow")
 
 
 def _print_curve(out: Any, what: str, unit: str, curve: dict[str, Any] | None) -> None:
     if curve is None:
-        out.print(f"  {what}: nothing is known yet of how it depends on load")
+        out.print(f"  {what}: dependence on load not known yet")
         return
-    usual = ", ".join(
+    alone = ", ".join(
         f"{printable(name or 'all')} {number(value, 1)}" for name, value in curve["usual"].items()
     )
-    out.print(f"  {what} alone, {unit}: {usual} (from {curve['canaries']} canaries)")
+    out.print(
+        f"  {what} without other requests, {unit}: {alone} (from {curve['canaries']} canaries)"
+    )
     for load in curve["loads"][1:]:
         out.print(
-            f"    beside {load['others']:.1f} others {load['change_pct']:+.1f} % (from "
+            f"    with {load['others']:.1f} other requests {load['change_pct']:+.1f} % (from "
             f"{load['canaries']} canaries)"
         )

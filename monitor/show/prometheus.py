@@ -1,6 +1,4 @@
-"""The daemon's own figures for Prometheus, prefix `vllm_canary_`, in base units (seconds,
-tokens).
-"""
+"""The daemon's own Prometheus metrics: prefix `vllm_canary_`, base units (seconds, tokens)."""
 
 from __future__ import annotations
 
@@ -34,8 +32,8 @@ TTFT_EDGES_S = (
 
 
 class Exporter:
-    """Counts what the daemon measures. A canary without a first token adds to `samples_total` by
-    its outcome, never to a latency.
+    """Counts what the daemon measures. A canary without a first token is counted in `samples_total`
+    by its outcome, never in a latency.
     """
 
     def __init__(self) -> None:
@@ -48,7 +46,7 @@ class Exporter:
         )
         self._ttft = Histogram(
             PREFIX + "ttft_seconds",
-            "Time to first token, where one came.",
+            "Time to first token of canaries that had one.",
             [*probe, "phase"],
             buckets=TTFT_EDGES_S,
             registry=self.registry,
@@ -59,19 +57,21 @@ class Exporter:
             *probe,
             "phase",
         )
-        self._last = gauge("last_sample_timestamp_seconds", "When the last canary began.", *probe)
+        self._last = gauge("last_sample_timestamp_seconds", "When the last canary started.", *probe)
         self._last_ok = gauge(
-            "last_ok_timestamp_seconds", "When the last good canary began.", *probe
+            "last_ok_timestamp_seconds", "When the last good canary started.", *probe
         )
         self._lag = gauge(
             "observer_lag_seconds",
-            "How late the monitor's own loop was during the last canary.",
+            "Longest delay of the monitor's own event loop during the last canary.",
             "target",
         )
         self._up = gauge(
-            "metrics_page_up", "1 where the server's metrics page could be read.", "target"
+            "metrics_page_up", "1 if the server's metrics page could be read.", "target"
         )
-        self._skipped = counter("skipped_runs", "Runs that did not happen.", "target", "reason")
+        self._skipped = counter(
+            "skipped_runs", "Scheduled runs that were skipped.", "target", "reason"
+        )
         self._open = gauge("incidents_open", "Open incidents.", "target", "kind", "severity")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -81,7 +81,7 @@ class Exporter:
         return Counter(PREFIX + name, text, labels, registry=self.registry)
 
     def sample(self, sample: Sample) -> None:
-        """Take up one sample."""
+        """Counts one sample."""
         probe = (sample.target, sample.probe, sample.traffic_class)
         self._samples.labels(
             *probe, sample.phase.value, sample.outcome.value, sample.verdict.value
@@ -97,16 +97,16 @@ class Exporter:
             self._lag.labels(sample.target).set(sample.observer_lag_ms / 1000)
 
     def page(self, target: str, page: ServerPage) -> None:
-        """Take up one reading of a server's metrics page."""
+        """Records one reading of a server's metrics page."""
         self._up.labels(target).set(1 if page.state == "ok" else 0)
 
     def skipped(self, target: str, reason: str, count: int) -> None:
-        """Take up runs that did not happen."""
+        """Counts scheduled runs that were skipped."""
         self._skipped.labels(target, reason).inc(count)
 
     def incidents(self, target: str, incidents: Iterable[Incident]) -> None:
-        """What is open on a target now. A kind that was open before goes to 0; one that never was
-        is not shown.
+        """Sets the number of open incidents of a target. A kind that was open before becomes 0; one
+        that never was is not exported.
         """
         counts: dict[tuple[Kind, Severity], int] = {}
         for incident in incidents:
@@ -120,5 +120,5 @@ class Exporter:
             self._open.labels(target, kind.value, severity.value).set(count)
 
     def text(self) -> bytes:
-        """The page."""
+        """Returns the metrics page."""
         return generate_latest(self.registry)

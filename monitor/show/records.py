@@ -1,6 +1,4 @@
-"""Values as JSON objects and CSV rows: public field names, times as ISO 8601 in UTC, unknown as
-null.
-"""
+"""Values as JSON objects and CSV rows: public names, times in ISO 8601 UTC, unknown as null."""
 
 from __future__ import annotations
 
@@ -16,19 +14,19 @@ from monitor.model import SAMPLE_FIELDS, Incident, Pin, Sample
 
 
 def iso(at: datetime | None) -> str | None:
-    """ISO 8601 in UTC with microseconds and a Z; unknown stays null."""
+    """Returns ISO 8601 in UTC with microseconds and a Z; unknown stays null."""
     return None if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it."""
+    """Returns a value as a JSON value."""
     if isinstance(value, datetime):
         return iso(value)
     return value.value if isinstance(value, Enum) else value
 
 
 def sample_record(sample: Sample) -> dict[str, Any]:
-    """All fields of a sample, in the documented order."""
+    """Returns all fields of a sample, in the documented order."""
     return {
         name: plain(getattr(sample, "traffic_class" if name == "class" else name))
         for name in SAMPLE_FIELDS
@@ -36,7 +34,7 @@ def sample_record(sample: Sample) -> dict[str, Any]:
 
 
 def incident_record(incident: Incident) -> dict[str, Any]:
-    """All fields of an incident."""
+    """Returns all fields of an incident."""
     values = {k: plain(v) for k, v in asdict(incident).items()}
     return values | {
         "changes": [asdict(change) for change in incident.changes],
@@ -45,13 +43,13 @@ def incident_record(incident: Incident) -> dict[str, Any]:
 
 
 def pin_record(pin: Pin) -> dict[str, Any]:
-    """All fields of a pin."""
+    """Returns all fields of a pin."""
     values = {k: plain(v) for k, v in asdict(pin).items()}
     return values | {"outputs": [asdict(output) for output in pin.outputs]}
 
 
 def csv_text(records: Iterable[Mapping[str, Any]], header: bool = True) -> str:
-    """CSV with the sample's fields as columns; null is an empty cell."""
+    """Returns CSV with the fields of a sample as columns; null is an empty cell."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=SAMPLE_FIELDS, lineterminator="\n")
     if header:

@@ -1,5 +1,5 @@
-"""Tables and words for people on a terminal: local times, units in the headings, – for unknown,
-model output made harmless.
+"""Tables and text for a terminal: local times, units in the headings, – for unknown, control
+characters of servers and models escaped.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.judge.percentiles import Percentile
+from monitor.text import printable
 
 UNKNOWN = "–"
-PIPE_WIDTH = 240  # no terminal to fit into: do not cut what a program may read
+PIPE_WIDTH = 240  # without a terminal: wide enough not to cut what a program may read
+WRAPPED = ("detail", "before", "now")  # columns whose heading ends so may take several lines
 STYLES = {
     "good": "green",
     "ok": "green",
@@ -32,8 +34,8 @@ STYLES = {
 
 
 class _Console(Console):
-    """A reader that has seen enough (`history | head`) is not told by exit code 1, which here means
-    a regression.
+    """A console that raises on a broken pipe (`history | head`) instead of exiting with code 1,
+    which here means a regression.
     """
 
     def on_broken_pipe(self) -> None:
@@ -41,9 +43,9 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Where tables go."""
-    # Text is printed as it is: what a server or a model wrote may look like markup or hold :names:
-    # of pictures.
+    """Returns the console of standard output."""
+    # Text is printed verbatim: what a server or a model wrote may look like markup or contain
+    # :emoji: names.
     is_terminal = sys.stdout.isatty()
     return _Console(
         width=None if is_terminal else PIPE_WIDTH,
@@ -55,33 +57,28 @@ def console() -> Console:
 
 
 def progress_console() -> Console | None:
-    """Where long work may show itself: standard error, if it is a terminal; None in a pipe."""
+    """Returns the console for progress: standard error, or None if that is not a terminal."""
     return Console(stderr=True, highlight=False) if sys.stderr.isatty() else None
 
 
-def printable(text: str) -> str:
-    """Untrusted text without control characters that could steer a terminal; line breaks stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
-
-
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """A figure with a fixed number of decimals; – where it is unknown."""
+    """Returns a figure with a fixed number of decimals; – if unknown."""
     return UNKNOWN if value is None else f"{value:,.{digits}f}{unit}"
 
 
 def milliseconds(value: float | None) -> str:
-    """Milliseconds as people read them: 7.4, 812, 27,310."""
+    """Returns milliseconds for reading: 7.4, 812, 27,310."""
     return UNKNOWN if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def local_time(at: datetime | None) -> str:
-    """The local time of day with the date; – where it is unknown."""
+    """Returns the local date and time; – if unknown."""
     return UNKNOWN if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def percentile_text(value: Percentile, count: int) -> str:
-    """`41.2 (38.0 to 47.9)`, `> 2,000` where it falls among those that waited in vain, `no answer`
-    where nobody waited a known time.
+    """Returns `41.2 (38.0 to 47.9)`; `> 2,000` if it falls among canaries without a first token;
+    `no answer` if none of those waited a known time.
     """
     if count == 0:
         return UNKNOWN
@@ -94,8 +91,8 @@ def percentile_text(value: Percentile, count: int) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
 ) -> Table:
-    """A plain table; cells are text as it is, never markup, and known words have their colour.
-    Headings with a unit are numbers.
+    """Returns a plain table: cells are verbatim text, known words are coloured, and columns whose
+    heading has a unit are aligned as numbers.
     """
     result = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in headings:
@@ -103,7 +100,7 @@ def table(
             (" ms", "/s", " °C", " MHz", " W", " s", "count", "id")
         )
         result.add_column(
-            heading, justify="right" if numeric else "left", no_wrap=not heading.endswith("detail")
+            heading, justify="right" if numeric else "left", no_wrap=not heading.endswith(WRAPPED)
         )
     for row in rows:
         result.add_row(*(cell(value) for value in row))
@@ -111,6 +108,6 @@ def table(
 
 
 def cell(value: Any) -> Text:
-    """One cell."""
+    """Returns one cell."""
     text = UNKNOWN if value is None else printable(str(value))
     return Text(text, style=STYLES.get(text, ""))

@@ -1,5 +1,5 @@
-"""The daemon's HTTP face, on loopback: health, readiness, Prometheus. It runs on a thread of its
-own, away from the loop that measures.
+"""The daemon's HTTP endpoints, on loopback: health, readiness and Prometheus metrics. They run on a
+thread of their own, apart from the event loop that measures.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from starlette.routing import Route
 
 from monitor.errors import USAGE, UserError
 
-#: What is wrong, as sentences; an empty list is good.
-Complaints = Callable[[], list[str]]
+#: Returns problems as sentences; an empty list means healthy.
+Problems = Callable[[], list[str]]
 
 
 class ListenError(UserError):
-    """The address cannot be listened on."""
+    """The address cannot be bound."""
 
     exit_code = USAGE
 
 
-def application(metrics: Callable[[], bytes], alive: Complaints, ready: Complaints) -> Starlette:
-    """The routes. `alive` is for a supervisor that restarts, `ready` for one that waits."""
+def application(metrics: Callable[[], bytes], alive: Problems, ready: Problems) -> Starlette:
+    """Returns the routes: `alive` is for a supervisor that restarts, `ready` for one that waits."""
 
-    def answer(complaints: list[str]) -> JSONResponse:
+    def answer(problems: list[str]) -> JSONResponse:
         return JSONResponse(
-            {"status": "bad" if complaints else "good", "problems": complaints},
-            503 if complaints else 200,
+            {"status": "bad" if problems else "good", "problems": problems},
+            503 if problems else 200,
         )
 
     async def healthz(_request: Request) -> Response:
@@ -56,8 +56,8 @@ def application(metrics: Callable[[], bytes], alive: Complaints, ready: Complain
 
 
 class WebServer:
-    """Serves an application on a thread. The address is taken in the constructor, so that a port in
-    use is said at once.
+    """Serves an application on a thread. The constructor binds the address, so that a port in use
+    is reported at once.
     """
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
@@ -66,14 +66,13 @@ class WebServer:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind((host, port))
-            self._socket.listen(
-                128
-            )  # at once: who is told the address may come before the thread has begun
+            # listens at once: a client may connect before the thread has started
+            self._socket.listen(128)
         except OSError as error:
             self._socket.close()
             raise ListenError(
-                f"cannot listen on {host}:{port}: {error.strerror}; stop what holds it, or set "
-                "another `listen`"
+                f"cannot listen on {host}:{port}: {error.strerror}; stop the process that uses it, "
+                "or set another `listen`"
             ) from None
         config = uvicorn.Config(
             app,
@@ -88,15 +87,15 @@ class WebServer:
 
     @property
     def port(self) -> int:
-        """The port that is served; of use where port 0 was asked for."""
+        """The port in use; it differs from the requested one if that was 0."""
         return int(self._socket.getsockname()[1])
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Starts serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End within about two seconds."""
+        """Stops within about two seconds."""
         self._server.should_exit = True
         self._thread.join(3)
         self._socket.close()

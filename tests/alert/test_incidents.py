@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from monitor.alert import incidents, outbox
 from monitor.alert.incidents import IncidentError
 from monitor.model import Cause, Change, Finding, Incident, Kind, Severity
+from monitor.show.findings import paragraph
 
 MINUTE = timedelta(minutes=1)
 
@@ -25,7 +26,7 @@ def config_change(before: int, after: int, **evidence: Any) -> Finding:
     """max_model_len changed."""
     return a_finding(
         kind=Kind.CONFIG_CHANGE, subject="max_model_len", severity=Severity.WARNING, cause=Cause.CONFIG_CHANGE,
-        summary=f"max_model_len {before} → {after}", changes=(Change("max_model_len", before, after),), evidence=evidence,
+        changes=(Change("max_model_len", before, after),), evidence=evidence,
     )  # fmt: skip
 
 
@@ -74,15 +75,9 @@ def test_the_same_finding_again_is_the_same_incident_and_no_news(history: Histor
 
 def test_moving_figures_are_kept_without_a_word(history: History) -> None:
     report(history, a_finding(evidence={"failed_contacts": 2}))
-    incident = report(
-        history,
-        a_finding(evidence={"failed_contacts": 3}, summary="local does not answer for longer"),
-        1,
-    )
-    assert (incident.evidence, incident.summary) == (
-        {"failed_contacts": 3},
-        "local does not answer for longer",
-    )
+    longer = a_finding(evidence={"failed_contacts": 3})
+    incident = report(history, longer, 1)
+    assert (incident.evidence, incident.summary) == ({"failed_contacts": 3}, paragraph(longer))
     assert told(history) == ["opened"]
 
 
@@ -168,7 +163,9 @@ def test_the_message_of_a_change_names_before_and_after(history: History) -> Non
             "opened_at": "2026-03-01T12:00:00.000000Z",
             "closed_at": None,
             "close_reason": None,
-            "summary": "max_model_len 4096 → 2048",
+            "summary": "local: the configuration changed at 2026-03-01 12:00 UTC: max_model_len "
+            "4096 → 2048. If this was not intended, compare `vllm-canary fingerprint` with the "
+            "deployment.",
             "changes": [{"field": "max_model_len", "before": 4096, "after": 2048}],
             "evidence": {"digest_after": "b"},
         },

@@ -44,10 +44,17 @@ def series(
         }
         found.append(
             a_sample(
-                id=minute + 1, probe="decode", traffic_class="batch", started_at=start + timedelta(minutes=minute), ttft_ms=ttft,
-                e2e_ms=ttft + 127_000 / rate, decode_tok_s=rate, process_start=start - timedelta(days=1), **known,
+                id=minute + 1,
+                probe="decode",
+                traffic_class="batch",
+                started_at=start + timedelta(minutes=minute),
+                ttft_ms=ttft,
+                e2e_ms=ttft + 127_000 / rate,
+                decode_tok_s=rate,
+                process_start=start - timedelta(days=1),
+                **known,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -208,7 +215,10 @@ def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -
     rows = [
         f"gpu,{at},GPU-1,60,1980,0.9,400,{max(n - 300, 0) * 10**9}" for n, at in enumerate(moments)
     ]
-    header = "kind,at,gpu_uuid,temp_c_median,sm_clock_mhz_median,util_median,power_w_median,throttle_brake_ns"
+    header = (
+        "kind,at,gpu_uuid,temp_c_median,sm_clock_mhz_median,util_median,power_w_median,"
+        "throttle_brake_ns"
+    )
     (tmp_path / "past.readings.csv").write_text("\n".join([header, *rows]))
     ran = cli("backtest", path, "--json")
     assert ran.json["targets"][0]["gpu_readings"] == 720
@@ -276,9 +286,10 @@ def test_a_gpu_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_
         looks(700, ("", "GPU-a", 0), ("", "GPU-b", 1.0), ("", "GPU-c", 1.0))
     )
     rows = [
-        f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{name},{40 + n % 5},{uuid if n == 59 else ''}"
+        f"{at.isoformat()},{name},{40 + n % 5},{uuid if n == 59 else ''}"
         for n in range(60)
         for k, (name, uuid) in enumerate((("a", "GPU-a"), ("b", "GPU-b")))
+        for at in [START + timedelta(minutes=n, seconds=k)]
     ]
     (tmp_path / "past.csv").write_text("\n".join(["started_at,target,ttft_ms,gpu_uuid", *rows]))
     ran = cli("backtest", str(tmp_path / "past.csv"), "--json")
@@ -321,12 +332,12 @@ def test_a_plot_is_written_over_a_plot_and_over_nothing_else(cli: Command, tmp_p
     (tmp_path / "link.html").symlink_to(path)
     (tmp_path / "notes.txt").write_text("mine")
     for name, told in (
-        ("past.csv", "is the file that is read"),
-        ("link.html", "is the file"),
-        ("notes.txt", "no page of ours"),
+        ("past.csv", "is the input file; give another one, for example past.html"),
+        ("link.html", "is the input file; give another one, for example link.html"),
+        ("notes.txt", "already exists and is not a page of `backtest`; give another file"),
     ):
         ran = cli("backtest", str(path), "--plot", str(tmp_path / name))
-        assert (ran.code, told in ran.err) == (2, True)
+        assert (ran.code, ran.err) == (2, f"--plot {tmp_path / name} {told}\n")
     assert (path.read_text(), (tmp_path / "notes.txt").read_text()) == (before, "mine")
     for _ in range(2):
         assert cli("backtest", str(path), "--plot", str(tmp_path / "plot.html")).code == 0
@@ -351,7 +362,7 @@ def test_the_plot_is_one_page_that_needs_nothing_else_and_shows_what_was_found(
     cli("backtest", written(tmp_path, series(8, drop_at_h=6)), *QUICK, "--plot", str(plot))
     page = plot.read_text(encoding="utf-8")
     assert page.count("<svg") == 1
-    assert "decode rate, % of usual" in page
+    assert "decode rate, % of median" in page
     assert "<rect" in page
     assert "speed of decode" in page
     assert "<script" not in page
@@ -399,7 +410,10 @@ def test_an_outage_and_a_hang_of_the_past_are_found_as_the_daemon_finds_them(
 
 def test_a_history_with_nothing_in_it_is_said(cli: Command, history: History) -> None:
     ran = cli("backtest", "--db", history.database)
-    assert (ran.code, "the history knows no target yet" in ran.out) == (3, True)
+    assert (ran.code, "the history has no target yet; `vllm-canary run` starts one" in ran.out) == (
+        3,
+        True,
+    )
     history.target("local", START, {"decode": 60.0})
     ran = cli("backtest", "--db", history.database)
     assert (ran.code, "nothing was measured" in ran.out, "no incidents" in ran.out) == (

@@ -52,7 +52,7 @@ def test_nothing_is_stored(cli: Command, config: Path, tmp_path: Path) -> None:
 def test_on_one_screen_each_thing_has_its_state_and_mend(cli: Command, config: Path) -> None:
     ran = cli("check")
     assert "--enable-per-request-metrics" in ran.out
-    assert "will be made" in ran.out
+    assert "will be created" in ran.out
     assert ran.err == ""
 
 

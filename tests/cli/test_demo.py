@@ -64,11 +64,11 @@ class TestDemo:
 
     def test_its_chapters_come_in_order_and_the_time_scale_is_said(self, demo: Told) -> None:
         marks = [
-            "heat moves 30 times faster",
+            "temperatures change 30 times faster",
             "1. Warm reference",
             "2. A batch job arrives",
             "queue_cap",
-            "3. The GPU heats",
+            "3. The GPU heats up",
             "hot: GPU",
         ]
         marks += ["decode fell to", "thermal, warning, cause heat", "cooled: GPU"]
@@ -94,7 +94,7 @@ class TestDemo:
         assert hot < 0.95 * before
         assert demo.number(r"hot: GPU (\d+) °C") >= 84
         assert demo.number(r"hot: GPU \d+ °C, ([\d,]+) MHz") < 1700
-        assert demo.number(r"throttled for heat during ([\d.,]+) s") > 1
+        assert demo.number(r"thermally throttled for ([\d.,]+) s") > 1
         assert demo.number(r"cooled: GPU \d+ °C, ([\d,]+) MHz") > 1900
 
     def test_the_figures_are_those_of_the_history_that_it_leaves(self, demo: Told) -> None:
@@ -149,7 +149,6 @@ def test_a_folder_that_holds_a_configuration_is_refused(
 ) -> None:
     (tmp_path / "config.yaml").write_text("")
     assert main(["demo", "--dir", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err.strip()
-        == f"{tmp_path / 'config.yaml'} is there already; choose another folder, or remove it first"
-    )
+    config = tmp_path / "config.yaml"
+    told = f"{config} already exists; choose another directory, or remove it first\n"
+    assert capsys.readouterr().err == told

@@ -113,7 +113,7 @@ def test_a_candidate_that_answers_alike_is_0(cli: Command, well_pinned: Path, se
     assert found["shift"]["shifted"] is False
     [unjudged] = found["notes"]  # an answer of one token has no decode rate
     assert unjudged.startswith(
-        "the decode rate was not judged: it takes answers of 32 tokens or more"
+        "the decode rate was not judged: it requires answers of 32 tokens or more"
     )
     assert len(candidate.state.requests) == 4 * 3  # the first round is not counted: it may be cold
 
@@ -123,11 +123,11 @@ def test_good_answers_are_3_where_the_model_shift_could_not_be_tested(
 ) -> None:
     code, found = gate(cli, serve())
     assert (code, found["regressed"], found["probes"][0]["passed"]) == (3, None, 2)
-    assert "the pins of 1 of 1 probes are fit for it" in found["notes"][0]
+    assert "the pins of 1 of 1 probes can be used" in found["notes"][0]
     ran = cli("gate", "--url", serve().url, "--against", "local", "--rounds", "1")
     assert ran.code == 3
     assert "the model shift was not tested" in ran.out
-    assert "it takes --rounds 2 or more" in ran.out
+    assert "use --rounds 2 or more" in ran.out
     assert "could not be measured or judged" in ran.out
 
 
@@ -169,8 +169,9 @@ def test_pins_that_are_stale_for_production_itself_are_named(
     history.do(changed)
     code, found = gate(cli, serve())
     assert code == 0
-    assert found["notes"][-1].startswith(
-        "the pins of a, b, c, d are stale: local has changed since they were taken"
+    assert found["notes"][-1] == (
+        "the pins of a, b, c, d are stale: local has changed since they were recorded and may "
+        'itself answer differently; `vllm-canary pin --target local --reason "…"` records new ones'
     )
 
 
@@ -333,7 +334,9 @@ def test_one_probe_that_could_not_be_judged_is_3_although_the_other_one_is_good(
     code, found = gate(cli, serve())
     assert code == 3
     assert [(p["passed"], p["regressed"]) for p in found["probes"]] == [(2, False), (0, None)]
-    assert found["probes"][1]["reason"] == "its text is not the one that was pinned; pin it anew"
+    assert found["probes"][1]["reason"] == (
+        "the probe's text is not the one that was pinned; record a new pin"
+    )
 
 
 # ---- cannot be asked like this

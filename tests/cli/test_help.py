@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import ArgumentParser, _SubParsersAction
+from pathlib import Path
 
 import pytest
-from histories import History
+from histories import History, a_sample
 from processes import clean_environment
 
-from monitor.cli import COMMANDS, main
+from monitor.cli import entry_of, main
+from monitor.cli.parsers import COMMANDS, whole_parser
+from monitor.cli.parsers.samples import OUTCOMES
+from monitor.model import Outcome
 
 HEAVY = (
     "sqlalchemy",
@@ -45,12 +50,12 @@ def loaded(words: list[list[str]], names: tuple[str, ...]) -> tuple[list[int], l
 
 
 def test_the_overview_loads_nothing_heavy() -> None:
-    assert loaded([["--help"], ["--version"]], HEAVY) == ([0, 0], [])
+    assert loaded([["--help"], ["--version"]], (*HEAVY, "pathlib", "dataclasses")) == ([0, 0], [])
 
 
 def test_the_help_of_no_command_loads_anything_heavy() -> None:
-    heavy = tuple(name for name in HEAVY if name != "asyncio")
-    assert loaded([[name, "--help"] for name in COMMANDS], heavy) == ([0] * len(COMMANDS), [])
+    commands = [[name, "--help"] for name in COMMANDS]
+    assert loaded(commands, HEAVY) == ([0] * len(COMMANDS), [])
 
 
 def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,19 +100,116 @@ def test_the_module_can_be_run_as_a_program() -> None:
     assert done.stdout.startswith("vllm-canary ")
 
 
-@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("form", ["table", "csv"])
-def test_a_reader_that_has_seen_enough_is_no_error(
-    form: str, buffered: bool, history: History
-) -> None:
-    history.sample()
-    command = f"{sys.executable} -m monitor.cli history --db {history.path} --format {form}"
-    shell = ["bash", "-c", f"{{ {command}; echo code $? >&2; }} | true"]
+def broken_pipe(words: str, reader: str, buffered: bool) -> str:
+    """What a command prints on standard error, with its exit code, when its reader leaves early."""
+    command = f"{sys.executable} -m monitor.cli {words}"
+    shell = ["bash", "-c", f"{{ {command}; echo code $? >&2; }} | {reader}"]
     environment = clean_environment(PYTHONUNBUFFERED="" if buffered else "1")
     done = subprocess.run(
         shell, capture_output=True, text=True, env=environment, timeout=60, check=False
     )
-    assert done.stderr.strip() == "code 0"
+    return done.stderr.strip()
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "history --help", "pins list --help", "completion bash"]
+)
+def test_help_is_silent_when_its_reader_has_left(words: str, buffered: bool) -> None:
+    assert broken_pipe(words, "true", buffered) == "code 0"
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("reader", ["true", "head -c1 >/dev/null"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "history --limit 0",
+        "history --limit 0 --format csv",
+        "history --limit 0 --json",
+        "summary --since 100d",
+        "show 1 --json",
+        "incidents",
+    ],
+)
+def test_a_command_is_silent_when_its_reader_has_seen_enough(
+    words: str, reader: str, buffered: bool, history: History
+) -> None:
+    history.samples([a_sample()] * 300)  # more than a pipe holds
+    assert broken_pipe(f"{words} --db {history.path}", reader, buffered) == "code 0"
+
+
+def test_an_error_is_silent_when_its_reader_has_left() -> None:
+    command = f"{sys.executable} -m monitor.cli frobnicate"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} 2>&1 | true; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def leaves(parser: ArgumentParser) -> list[ArgumentParser]:
+    """A parser, and those of its actions."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            found += [leaf for sub in action.choices.values() for leaf in leaves(sub)]
+    return found
+
+
+def test_every_command_and_action_names_a_function_that_exists() -> None:
+    places = {leaf.get_default("entry") for leaf in leaves(whole_parser())} - {None}
+    assert len(places) > len(COMMANDS)
+    assert all(callable(entry_of(place)) for place in places)
+
+
+def test_the_choices_of_outcome_are_all_outcomes() -> None:
+    assert [outcome.value for outcome in Outcome] == list(OUTCOMES)
+
+
+def test_reading_commands_load_no_more_than_they_need(history: History) -> None:
+    number = str(history.sample())
+    words = [["history"], ["show", number], ["summary"], ["incidents"]]
+    unneeded = ("pydantic", "httpx", "alembic", "yaml", "uvicorn", "apscheduler")
+    database = ["--db", str(history.path)]
+    assert loaded([[*command, *database] for command in words], unneeded) == ([0] * 4, [])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_completion_script_knows_every_command(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert [name for name in COMMANDS if name not in script] == []
+
+
+def test_bash_completes_commands_actions_and_options(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    with script.open("w") as out:
+        subprocess.run(
+            [sys.executable, "-m", "monitor.cli", "completion", "bash"],
+            stdout=out,
+            check=True,
+            env=clean_environment(),
+        )
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(f"'{word}'" for word in ("vllm-canary", *words))
+        ask = (
+            f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
+            'f=$(complete -p vllm-canary); f=${f#*-F }; ${f%% *}; echo "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completed("inc") == ["incidents"]
+    assert completed("pins", "ex") == ["export", "expire"]
+    assert completed("history", "--form") == ["--format"]
 
 
 def test_interrupting_a_command_ends_it_with_130_and_no_traceback(

@@ -24,10 +24,11 @@ def test_none_is_good_and_said(cli: Command, history: History) -> None:
     assert (ran.code, ran.out) == (0, "no incidents\n")
 
 
-def test_the_list_has_state_kind_and_summary(cli: Command, history: History) -> None:
+def test_the_list_has_state_kind_and_headline(cli: Command, history: History) -> None:
     incident = history.incident(now())
     ran = cli("incidents", "--db", history.database)
-    assert all(word in ran.out for word in ("open", "page", "server_down", incident.summary))
+    headline = "local: server does not answer"
+    assert all(word in ran.out for word in ("open", "page", "server_down", headline))
     found = cli("incidents", "list", "--db", history.database, "--json").json
     assert list(found) == ["incidents"]
     assert found["incidents"][0]["id"] == incident.id
@@ -48,13 +49,13 @@ def test_old_ones_are_left_out_unless_they_are_open(cli: Command, history: Histo
     assert shown("--since", "10d") == [closed.id, old.id]
 
 
-def test_a_closing_without_a_configuration_says_that_nobody_was_told(
+def test_a_closing_without_a_configuration_says_that_no_notification_was_sent(
     cli: Command, history: History
 ) -> None:
     number = str(history.incident(now()).id)
-    assert (
-        "nobody was told"
-        in cli("incidents", "close", number, "--reason", "over", "--db", history.database).out
+    ran = cli("incidents", "close", number, "--reason", "over", "--db", history.database)
+    assert ran.out == (
+        f"incident {number}: closed (no notification sent: no notification channel is configured)\n"
     )
 
 
@@ -146,8 +147,9 @@ def test_a_mistyped_database_is_3_and_none_is_made(cli: Command, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_summary_cannot_steer_the_terminal(cli: Command, history: History) -> None:
-    number = str(history.incident(now(), summary="\x1b[31mserved_models → evil\x07").id)
+def test_an_incident_cannot_steer_the_terminal(cli: Command, history: History) -> None:
+    evil = "\x1b[31mserved_models → evil\x07"
+    number = str(history.incident(now(), evidence={"last_error": evil, evil: [evil]}).id)
     for words in ([], ["show", number]):
         assert "\x1b" not in cli("incidents", *words, "--db", history.database).out
     assert "\x1b" not in cli("status", "--db", history.database).out

@@ -169,7 +169,10 @@ def test_a_folder_with_a_configuration_is_left_as_it_is(
     (tmp_path / "watch" / "config.yaml").write_text("mine")
     made = cli("init", "--url", server.url, "watch")
     assert made.code == 2
-    assert "is there already" in made.err
+    assert (
+        made.err
+        == "watch/config.yaml already exists; choose another directory, or remove it first\n"
+    )
     assert (tmp_path / "watch" / "config.yaml").read_text() == "mine"
     assert server.state.requests == []
 

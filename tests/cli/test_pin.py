@@ -117,10 +117,11 @@ def test_answers_that_differ_are_shown_before_they_are_taken(
     server.state.answers = Alternating("Yes", "Yes", "Indeed")
     ran = cli("pin", "--reason", "both are right", "--repeats", "3")
     assert ran.code == 0
-    shown, taken = ran.out.split("2 different answers")
-    assert "sky was answered in 2 ways; all are taken as right:\n  2×  Yes\n  1×  Indeed" in shown
+    shown, taken = ran.out.split("id  target")
+    assert shown == ("sky got 2 different answers; all are accepted:\n  2×  Yes\n  1×  Indeed\n\n")
     [pin] = pins(cli)
-    assert "are taken" not in taken
+    assert "2 different answers" in taken
+    assert "are accepted" not in taken
     assert [(o["text"], o["count"]) for o in pin["outputs"]] == [("Yes", 2), ("Indeed", 1)]
     assert {s["verdict"] for _ in range(3) for s in cli("probe", "--json").json["samples"]} == {
         "pass"
@@ -159,7 +160,7 @@ def test_a_new_pin_takes_the_place_of_the_old_one_which_is_kept(
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
     server.state.answers = {SKY: "It is"}
     told = cli("pin", "--reason", "second", "--repeats", "1")
-    assert "takes the place of pin 1, which is kept" in told.out
+    assert "replaces pin 1, which is kept" in told.out
     assert [(p["id"], p["reason"]) for p in pins(cli)] == [(2, "second")]
     assert [(p["id"], p["state"], p["outputs"][0]["text"]) for p in pins(cli, "--all")] == [
         (2, "holds", "It is"),
@@ -224,7 +225,7 @@ def judged(cli: Command) -> tuple[str, int, bool]:
     return sample["fingerprint"], sample["pin"], sample["stale"]
 
 
-def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_the_way_back(
+def test_without_a_daemon_an_upgraded_server_is_pinned_anew_and_the_old_pin_is_kept_for_a_rollback(
     cli: Command, config: Path, server: StandIn, quick_looks: None
 ) -> None:
     assert cli("pin", "--reason", "first", "--repeats", "1").code == 0
@@ -276,7 +277,7 @@ def test_while_a_server_is_still_changing_it_is_not_pinned(
     server.state.requests.clear()
     ran = cli("pin", "--reason", "second")
     assert ran.code == 3
-    assert "It is still changing; pin again when it stands" in ran.err
+    assert "It is still changing; pin again when it is stable" in ran.err
     assert server.state.requests == []
 
 
@@ -320,8 +321,8 @@ def test_where_a_daemon_watches_a_changed_server_is_not_pinned_under_its_old_nam
     history.do(seen)
     ran = cli("pin", "--reason", "after the change")
     assert ran.code == 3
-    assert "local is not what the history knows of it (max_model_len 1024 → 4096)" in ran.err
-    assert "`vllm-canary status` tells whether it runs" in ran.err
+    assert "local differs from what the history knows of it (max_model_len 1024 → 4096)" in ran.err
+    assert "`vllm-canary status` shows whether the daemon is running; start it" in ran.err
     assert server.state.requests == []
     assert judged(cli)[0] == digest(fields)
     server.state.max_model_len = 1024
@@ -372,10 +373,10 @@ def test_an_answer_against_its_pin_passes_and_another_one_is_1_with_the_place(
         0.0
     )  # scored: the same weights would still give the pinned answer its old figures
     assert other["detail"] == (
-        "expected 'Yes', got 'No' at token 1; the pinned token is not among the likeliest any more"
+        "expected 'Yes', got 'No' at token 1; the pinned token is no longer among the most likely"
     )
     shown = cli("show", str(other["id"])).out
-    assert "⟪parts here, token 1⟫ Yes" in shown
+    assert "⟪differs from here, token 1⟫ Yes" in shown
 
 
 def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(
@@ -387,7 +388,7 @@ def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(
     before, after = sample["prompt_tokens"] - 2, sample["prompt_tokens"]
     assert (
         sample["detail"]
-        == f"prompt is {after} tokens, was {before}: chat template or tokenizer changed"
+        == f"the prompt has {after} tokens, pinned are {before}: the chat template or tokenizer changed"
     )
 
 
@@ -444,7 +445,7 @@ def test_a_pin_that_moves_by_itself_as_far_as_other_weights_would_is_said_to_be_
     server.state.moved_nat = 1.9
     ran = cli("pin", "--reason", "first", "--repeats", "2", "--json")
     assert ran.code == 0
-    assert "move by 1.90 nat with nothing changed, more than 0.3" in ran.json["pins"][0]["note"]
+    assert "vary by 1.90 nat without any change, more than 0.3 nat" in ran.json["pins"][0]["note"]
 
 
 def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
@@ -462,7 +463,7 @@ def test_a_server_that_does_not_take_the_likeliest_token_is_told_at_pinning(
 
     monkeypatch.setattr(StandIn, "_logprobs", staticmethod(sampled))
     [one] = cli("pin", "--reason", "first", "--repeats", "1", "--json").json["pins"]
-    assert "the server took a token 2.00 nat less likely than another one" in one["note"]
+    assert "the server chose a token that was 2.00 nat less likely than another" in one["note"]
 
 
 def test_a_pin_before_the_daemon_ever_ran_is_filed_under_what_is_served(
@@ -500,9 +501,7 @@ def test_a_near_tie_is_decided_by_one_more_run_which_is_marked_as_a_retry(
     assert (ran.code, tie["verdict"], decided["verdict"]) == (0, "near_tie", "pass")
     assert tie["detail"] == "expected 'Yes', got 'Yeah' at token 1, 0.020 nat apart: a near tie"
     shown = cli("show", str(decided["id"])).out
-    assert (
-        f"{tie['id']}, whose near tie it decides" in shown.split("retry of", 1)[1].splitlines()[0]
-    )
+    assert f"{tie['id']}, to decide its near tie" in shown.split("retry of", 1)[1].splitlines()[0]
     assert [
         cli("show", str(s["id"]), "--json").json["samples"][0]["retry_of"] for s in (tie, decided)
     ] == [None, tie["id"]]

@@ -228,7 +228,7 @@ def test_an_export_from_before_more_was_known_of_what_is_served_comes_back_too(
     assert cli("pins", "import", str(file), "--json").json == {"imported": [2], "ended": [1]}
     assert [pin["fingerprint"] for pin in cli("pins", "--json").json["pins"]] == [named]
     cli("pins", "expire", "2")
-    assert "was ended here as pin" in cli("pins", "import", str(file)).err
+    assert "was retired in this history as pin" in cli("pins", "import", str(file)).err
     assert len(history.rows("SELECT * FROM fingerprint")) == 1
 
 
@@ -243,7 +243,7 @@ def test_of_two_pins_of_a_probe_in_one_file_the_later_one_holds(cli: Command, pi
 def test_import_tells_whose_place_each_pin_takes(cli: Command, pinned: Path) -> None:
     told = cli("pins", "import", str(exported(cli, pinned))).out
     assert told.splitlines() == [
-        "pin 2 of sky on local in the place of pin 1, which is kept and judges no more",
+        "pin 2 of sky on local; replaces pin 1, now retired",
         "1 pins imported",
     ]
 
@@ -255,8 +255,8 @@ def test_an_import_does_not_undo_the_end_of_a_pin_unless_it_is_told_to(
     cli("pins", "expire", "1")
     ran = cli("pins", "import", file)
     assert ran.code == 2
-    assert "the pin of sky was ended here as pin 1 (" in ran.err
-    assert "`--force` takes the file all the same" in ran.err
+    assert "the pin of sky was retired in this history as pin 1 (" in ran.err
+    assert "nothing was imported (`--force` imports it anyway)" in ran.err
     assert listed(cli, "--all") == [(1, "ended")]
     assert cli("pins", "import", file, "--force").out.splitlines() == [
         "pin 2 of sky on local",
@@ -272,7 +272,7 @@ def test_an_import_does_not_put_an_older_pin_in_the_place_of_a_newer_one_unless_
     cli("pin", "--reason", "second", "--repeats", "1")
     ran = cli("pins", "import", file)
     assert (ran.code, listed(cli)) == (2, [(2, "holds")])
-    assert "pin 2 of sky holds and is newer (taken 20" in ran.err
+    assert "pin 2 of sky is active and newer (recorded 20" in ran.err
     assert cli("pins", "import", file, "--force", "--json").json == {"imported": [3], "ended": [2]}
 
 
@@ -281,7 +281,7 @@ def test_where_it_is_known_what_is_served_a_pin_that_does_not_say_it_is_not_take
 ) -> None:
     ran = cli("pins", "import", str(exported(cli, pinned, fingerprint=None)))
     assert ran.code == 2
-    assert "does not say under what it was taken" in ran.err
+    assert "does not name the configuration it was recorded under" in ran.err
 
 
 REFUSED = {
@@ -291,18 +291,15 @@ REFUSED = {
     ),
     "another target": (
         {"target": "remote"},
-        "the history knows no target remote; nothing was imported",
+        "the history has no target remote; nothing was imported",
     ),
     "another model": (
         {"fingerprint": "0123456789ab"},
-        "was taken under 0123456789ab, which local never was: another model?",
+        "was recorded under identity 0123456789ab, which local never had; is it another model? ",
     ),
     "another text": (
         {"revision": "gone"},
-        (
-            "there is no probe sky of revision gone any more: its text has changed; nothing was "
-            "imported"
-        ),
+        "there is no probe sky of revision gone: its text has changed; nothing was imported",
     ),
     "another probe": ({"probe": "rain"}, "there is no probe rain of revision"),
     "no reason": ({"reason": " "}, "pin 1: has no reason"),
@@ -379,4 +376,4 @@ def test_an_ended_pin_judges_no_more_and_is_kept(cli: Command, pinned: Path) -> 
     assert cli("probe", "--json").json["samples"][0]["verdict"] == "unpinned"
     again = cli("pins", "expire", "1")
     assert again.code == 2
-    assert "pin 1 has ended already" in again.err
+    assert "pin 1 is already retired" in again.err

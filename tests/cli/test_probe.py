@@ -157,7 +157,7 @@ def test_an_unknown_probe_or_target_is_2_with_those_that_are_there(
     probe, target = cli("probe", "rain"), cli("probe", "--target", "remote")
     assert (probe.code, target.code) == (2, 2)
     assert "known probes: sky" in probe.err
-    assert "the configuration has: local" in target.err
+    assert "there is no target 'remote'; configured targets: local" in target.err
     assert server.state.requests == []
 
 

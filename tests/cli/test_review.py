@@ -29,7 +29,7 @@ def test_a_correction_stands_beside_the_sample_with_its_minutes(
     )
     assert (ran.code, ran.out) == (0, f"sample {number}: corrected\n")
     assert (
-        f"{getpass.getuser()} says corrected, 3 min: the amount was net"
+        f"{getpass.getuser()}: corrected, 3 min: the amount was net"
         in cli("show", str(number), "--db", history.database).out
     )
     [sample] = cli("show", str(number), "--db", history.database, "--json").json["samples"]

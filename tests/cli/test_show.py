@@ -101,7 +101,7 @@ def test_only_the_pinned_answer_that_the_sample_was_compared_with_is_marked(
         output="I pick the pear.", verdict=Verdict.FAIL, pin=number, first_divergence=3
     )
     shown = cli("show", str(sample), "--db", history.database).out
-    assert "I pick the ⟪parts here, token 4⟫  apple." in shown
+    assert "I pick the ⟪differs from here, token 4⟫  apple." in shown
     assert "Banana!" in shown
-    assert shown.count("parts here") == 1
+    assert shown.count("differs from here") == 1
     assert "3 (counted from 0: token 4)" in shown

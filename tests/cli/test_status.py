@@ -91,7 +91,7 @@ def test_a_target_that_has_measured_nothing_yet_is_unknown(cli: Command, history
 def test_nothing_watched_is_unknown(cli: Command, history: History) -> None:
     ran = cli("status", "--db", history.database)
     assert ran.code == 3
-    assert "nothing is watched yet" in ran.out
+    assert "unknown  no target is watched yet; `vllm-canary run` starts it" in ran.out
 
 
 def test_a_canary_that_failed_just_now_is_unknown_and_not_good(
@@ -196,5 +196,5 @@ def test_what_of_detection_works_and_what_still_learns_is_said(
     ] == list(armed)
     told = cli("status", "--db", history.database).out
     assert "armed: throttle time of GPU GPU-1" in told
-    assert "not armed: decode rate (3 of 12 h)" in told
+    assert "decode rate: not armed (3 of 12 h)" in told
     assert "learnt anew since noon" in told

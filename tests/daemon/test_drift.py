@@ -393,12 +393,12 @@ class Comparing(Tally):
         evidence = {"metric": "decode_tok_s", "change_pct": -12.0}
         return [
             Finding(
-                Kind.CONFIG_CHANGE,
-                target,
-                "fingerprint",
-                Comparing.severity,
-                "decode rate -12 %",
-                NOON,
+                kind=Kind.CONFIG_CHANGE,
+                target=target,
+                subject="fingerprint",
+                severity=Comparing.severity,
+                summary="decode rate -12 %",
+                since=NOON,
                 evidence=evidence,
             )
         ]

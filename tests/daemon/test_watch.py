@@ -441,7 +441,7 @@ async def test_json_without_end_is_a_failed_answer_like_any_other(
     await sampled(await opened(probe), probe)
     [row] = history.rows("SELECT outcome, verdict, detail FROM sample")
     assert (row["outcome"], row["verdict"]) == ("ok", "fail")
-    assert row["detail"].startswith("the JSON is nested too deeply to be read")
+    assert row["detail"].startswith("the JSON is nested too deeply to parse")
 
 
 async def test_what_a_judge_trips_over_is_stored_as_unknown_with_its_reason(

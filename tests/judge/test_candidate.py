@@ -125,7 +125,7 @@ def test_a_failure_in_each_of_five_probes_is_a_regression_although_each_keeps_it
 ):
     found = conclude(probes(1, 1, 1, 1, 1), QUIET, 3, JUDGED)
     assert found.regressed is True
-    words = "5 of 15 over all probes (at most 2.8 % flip by themselves), on p0, p1, p2, p3, p4"
+    words = "5 of 15 over all probes (at most 2.8 % flip), on p0, p1, p2, p3, p4"
     assert found.notes == (f"answers fail more often than they flip by themselves: {words}",)
 
 
@@ -148,10 +148,10 @@ def test_a_model_shift_that_could_not_be_tested_is_not_good_and_says_what_it_tak
     untested = ShiftResult(None, None, None, 2, 3)
     found = conclude(probes(0, 0, 0), untested, 3, JUDGED)
     assert found.regressed is None
-    assert "the pins of 2 of 3 probes are fit for it" in found.notes[0]
+    assert "the pins of 2 of 3 probes can be used" in found.notes[0]
     one_round = conclude(probes(0, rounds=1), ShiftResult(None, None, None, 0, 0), 1, JUDGED)
     assert one_round.regressed is None
-    assert "it takes --rounds 2 or more" in one_round.notes[0]
+    assert "use --rounds 2 or more" in one_round.notes[0]
     assert (
         conclude(probes(3), untested, 3, JUDGED).regressed is True
     )  # what is wrong already needs no test
@@ -188,5 +188,5 @@ def test_a_probe_without_a_pin_is_no_probe_whose_pin_is_unfit_and_its_failures_a
 ):
     alone = [replace(one, speed_only=True) for one in probes(1)]
     found = conclude([*probes(0, 0), *alone], ShiftResult(None, None, None, 2, 3), 3, JUDGED)
-    assert "the pins of 2 of 2 probes are fit for it" in found.notes[0]
+    assert "the pins of 2 of 2 probes can be used" in found.notes[0]
     assert conclude([*probes(3, 3, rounds=24), *alone], QUIET, 24, JUDGED) == Conclusion(False)

@@ -81,7 +81,7 @@ def test_the_rate_of_a_short_answer_is_shown_and_makes_no_probe_a_regression() -
     assert speed_of(answers(128, *[290.0] * 3), answers(128, *usual)).slow is not None
 
 
-def test_a_server_that_rests_between_canaries_is_compared_by_its_rested_rates_and_never_by_its_cold_ones() -> (
+def test_a_server_that_is_idle_between_canaries_is_compared_by_idle_rates_and_never_cold_ones() -> (
     None
 ):
     rested = [replace(sample, phase=Phase.IDLE) for sample in answers(LASTING, *USUAL)]
@@ -166,8 +166,7 @@ def test_where_only_the_wide_limit_could_be_applied_that_is_said() -> None:
     assert found.slower is False
     assert found.note is not None
     assert (
-        "judged by short answers alone, of which only a rate below 50 % of production's is a "
-        "regression"
+        "judged by short answers only, where only a rate below 50 % of production's is a regression"
     ) in found.note
     assert f"{PIN_A_LONGER} whose answers have 32 tokens or more" in found.note
 
@@ -191,7 +190,7 @@ def test_where_no_decode_rate_could_be_judged_a_note_says_so_and_what_to_do(
     assert found.slower is None
     assert found.note is not None
     assert found.note.startswith(
-        "the decode rate was not judged: it takes answers of 32 tokens or more to one probe"
+        "the decode rate was not judged: it requires answers of 32 tokens or more to one probe"
     )
     assert PIN_A_LONGER in found.note
 

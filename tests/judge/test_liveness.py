@@ -53,7 +53,7 @@ def test_two_failed_contacts_five_seconds_apart_are_an_outage_since_the_first() 
     )
     assert found.since == at(15)
     assert found.evidence["failed_contacts"] == 2
-    assert "Connection refused" in found.summary
+    assert found.evidence["last_error"] == "Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,6 @@ def test_a_hung_canary_pages_at_once_and_tells_how_long_it_waited() -> None:
     found = judge_hung("local", [sample(Outcome.OK, 0, 100.0), sample(Outcome.HUNG, 1)])
     assert found is not None
     assert (found.kind, found.severity, found.since) == (Kind.HUNG, Severity.PAGE, NOON + MINUTE)
-    assert "10 s" in found.summary
     assert found.evidence["waited_ms"] == 10_000.0
 
 
@@ -163,7 +162,7 @@ def test_three_runs_without_a_usable_answer_are_a_finding_with_the_reason() -> N
     failed = [sample(Outcome.HTTP_ERROR, minute) for minute in (1, 2, 3)]
     (found,) = judge_unmeasured("local", failed, {"sky": "HTTP 401: Unauthorized"})
     assert (found.kind, found.subject, found.since) == (Kind.UNKNOWN_LASTING, "sky", NOON + MINUTE)
-    assert found.summary.endswith("HTTP 401: Unauthorized")
+    assert found.evidence == {"outcome": "http_error", "detail": "HTTP 401: Unauthorized"}
     assert unmeasured(*failed[:2]) == []
 
 

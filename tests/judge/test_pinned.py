@@ -14,16 +14,14 @@ from monitor.judge.quality.answers import LastAnswers
 from monitor.judge.quality.gate import (
     again,
     judge_gate,
-    judge_model_shift,
-    judge_near_ties,
-    judge_pin_expiry,
     pin_for,
     was_alone,
     with_second_runs,
 )
 from monitor.judge.quality.pinned import judge_pinned
-from monitor.judge.quality.pinning import expiry, noise_of, outputs_of
+from monitor.judge.quality.pinning import expiry, judge_pin_expiry, noise_of, outputs_of
 from monitor.judge.quality.shift import binomial_tail, judge_shift
+from monitor.judge.quality.verdicts import judge_model_shift, judge_near_ties
 from monitor.model import (
     Finding,
     Kind,
@@ -95,7 +93,7 @@ def test_another_prompt_length_blames_template_or_tokenizer_and_not_the_model() 
     told = judge_pinned(pin(), answer("Tokyo", prompt_tokens=9))
     assert (told.verdict, told.reason) == (
         Verdict.FAIL,
-        "prompt is 9 tokens, was 10: chat template or tokenizer changed",
+        "the prompt has 9 tokens, pinned are 10: the chat template or tokenizer changed",
     )
 
 
@@ -165,8 +163,8 @@ def test_a_token_that_the_server_itself_held_unlikely_is_a_failure_and_the_sampl
     assert (told.verdict, told.first_divergence) == (Verdict.FAIL, 3)
     assert told.reason is not None
     assert told.reason.startswith(
-        f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not take the "
-        "likeliest token"
+        f"expected ' Paris', got ' Lyon' at token 4, {words}: the server did not choose the "
+        "most likely token"
     )
 
 
@@ -179,9 +177,7 @@ def test_a_token_that_lost_by_a_hair_is_a_near_tie_whichever_way() -> None:
     )
 
 
-def test_a_probe_with_penalties_whose_pinned_token_was_not_the_likeliest_either_is_not_told_that_the_sampling_is_wrong() -> (
-    None
-):
+def test_sampling_is_not_blamed_where_the_pinned_token_was_not_the_most_likely_either() -> None:
     pinned = replace(output("Yes"), logprobs=(-3.0,), tops=({"Yes": -3.0, "No": -0.1},))
     came = TokenLogprob("Yeah", -2.98, {"No": -0.1, "Yes": -3.0})
     told = judge_pinned(pin(pinned), ObservedAnswer("Yeah", (came,), finish_reason="stop"))
@@ -221,8 +217,8 @@ def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() 
     told = judge_pinned(pin(), answer("The", " city"))
     assert told.verdict is Verdict.FAIL
     assert told.reason == (
-        "expected ' capital', got ' city' at token 2; the pinned token is not among the "
-        "likeliest any more"
+        "expected ' capital', got ' city' at token 2; the pinned token is no longer among "
+        "the most likely"
     )
 
 
@@ -231,12 +227,15 @@ def test_a_pinned_token_that_is_not_among_the_likeliest_any_more_is_a_failure() 
     [
         (answer(), "the answer is empty"),
         (answer(*["!"] * 20), "one token is repeated: '!'"),
-        (answer("a\ufffd\ufffd\ufffdb"), "the answer holds runs of U+FFFD: bytes that are no text"),
+        (
+            answer("a\ufffd\ufffd\ufffdb"),
+            "the answer contains runs of U+FFFD: bytes that are not text",
+        ),
         (answer(*WORDS, finish_reason="length"), "finish_reason is length, pinned is stop"),
         (answer(*WORDS[:3]), "the answer ends before the pinned one (token 4): 'The capital is'"),
         (
             answer(*WORDS, " Or"),
-            "the answer goes on after the pinned one (token 6): 'The capital is Paris. Or'",
+            "the answer continues after the pinned one (token 6): 'The capital is Paris. Or'",
         ),
     ],
 )
@@ -294,7 +293,10 @@ def test_another_prompt_length_is_blamed_before_a_condition_that_fails_for_it() 
 
     strict = probe(expect=(Expectation(contains="Paris"),))
     told = judge_gate(strict, Outcome.OK, answer("Tokyo", prompt_tokens=9), pin())
-    assert told.reason == "prompt is 9 tokens, was 10: chat template or tokenizer changed"
+    assert (
+        told.reason
+        == "the prompt has 9 tokens, pinned are 10: the chat template or tokenizer changed"
+    )
 
 
 def test_a_condition_that_fails_outweighs_a_pin_that_holds() -> None:
@@ -377,12 +379,11 @@ def test_two_failures_of_the_last_three_are_a_finding_and_one_is_not() -> None:
         [sample(v, output="vendor: expected Acme, got Globex") for v in (ok, bad, ok, bad)],
     )
     assert (finding.kind, finding.severity) == (Kind.QUALITY, Severity.PAGE)
-    assert "2 of the last 3 runs): vendor: expected Acme, got Globex" in finding.summary
+    assert (finding.evidence["failed"], finding.evidence["of"]) == (2, 3)
+    assert finding.evidence["reason"] == "vendor: expected Acme, got Globex"
 
 
-def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one_of_another_kind() -> (
-    None
-):
+def test_the_reason_is_that_of_the_newest_failed_run_and_not_of_a_later_other_run() -> None:
     runs = [
         sample(Verdict.FAIL, 0, output="got 'Lyon'"),
         sample(Verdict.FAIL, 1, output="got 'Rome'"),
@@ -395,7 +396,8 @@ def test_the_reason_is_that_of_the_newest_run_that_failed_and_not_of_a_later_one
             sample(Verdict.UNKNOWN, 3, output="no token"),
         ],
     )
-    assert finding.summary.endswith("(2 of the last 3 runs): got 'Rome'")
+    assert (finding.evidence["failed"], finding.evidence["of"]) == (2, 3)
+    assert finding.evidence["reason"] == "got 'Rome'"
 
 
 def test_failures_are_counted_for_each_probe_alone() -> None:
@@ -452,7 +454,7 @@ FIVE = {f"p{i}": 5 for i in range(12)}  # repeats of each pin
 QUIET = dict.fromkeys(FIVE, 0.0)  # and its noise
 
 
-def test_log_probabilities_that_move_in_many_probes_are_a_shift_and_those_within_the_pins_noise_are_none() -> (
+def test_log_probabilities_that_move_in_many_probes_are_a_shift_unless_within_the_pins_noise() -> (
     None
 ):
     noise = dict.fromkeys(FIVE, 0.02)
@@ -496,7 +498,7 @@ def test_the_tail_is_that_of_the_binomial_distribution() -> None:
     assert 0.4 < binomial_tail(20_000, 10_000, 0.5) < 0.6
 
 
-def test_pins_that_move_by_themselves_as_far_as_other_weights_would_move_them_say_nothing_instead_of_no() -> (
+def test_pins_with_as_much_noise_as_other_weights_would_cause_have_no_result_instead_of_no() -> (
     None
 ):
     shifts = {name: [0.72] * 3 for name in FIVE}

@@ -75,7 +75,7 @@ def told(
         (told(INVOICE.replace("Acme", "Globex"), FIELDS), "vendor: expected Acme, got Globex"),
         (
             told(INVOICE.replace("250.0", '"250.0"'), FIELDS),
-            "amount: expected the number 250, got the text 250.0",
+            "amount: expected the number 250, got the string 250.0",
         ),
         (
             told(INVOICE[:32], FIELDS),
@@ -95,7 +95,7 @@ def told(
         (told("!" * 20, pin=PIN, tokens=20), "one token is repeated: '!'"),
         (
             told("Am\ufffd\ufffd\ufffdtlich", pin=PIN),
-            "the answer holds runs of U+FFFD: bytes that are no text",
+            "the answer contains runs of U+FFFD: bytes that are not text",
         ),
         (told("  \n", pin=PIN), "the answer is empty"),
     ],
@@ -166,10 +166,10 @@ def judged(
             {"text": "!" * 32, "tokens": (TokenLogprob("!", -0.1),) * 32},
             "one token is repeated: '!'",
         ),
-        ({"text": "!" * 32, "token_ids": (7,) * 32}, "one token is repeated: number 7"),
+        ({"text": "!" * 32, "token_ids": (7,) * 32}, "one token is repeated: id 7"),
         (
             {"text": "Paris\ufffd\ufffd\ufffd\ufffd"},
-            "the answer holds runs of U+FFFD: bytes that are no text",
+            "the answer contains runs of U+FFFD: bytes that are not text",
         ),
     ],
 )

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitor.judge.starts import NewStart, Start, judge_start
+from monitor.judge.starts import KnownStart, NewStart, judge_start
 from monitor.model import ServerPage
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
-KNOWN = Start(started_at=NOON, seen_at=NOON)
-UNTOLD = Start(started_at=None, seen_at=NOON)  # several API servers: the page has no start time
+KNOWN = KnownStart(started_at=NOON, seen_at=NOON)
+UNTOLD = KnownStart(
+    started_at=None, seen_at=NOON
+)  # several API servers: the page has no start time
 PAGE = ServerPage(
     at=NOON,
     state="ok",
@@ -53,7 +55,9 @@ def test_the_first_start_time_that_is_told_is_taken_up() -> None:
 
 
 def test_a_start_time_told_later_of_a_process_that_was_seen_already_is_no_restart() -> None:
-    seen = Start(None, NOON + timedelta(minutes=5))  # its metrics page could not be read at first
+    seen = KnownStart(
+        None, NOON + timedelta(minutes=5)
+    )  # its metrics page could not be read at first
     assert judge_start(seen, None, PAGE, False) is None
     assert judge_start(seen, None, started(PAGE, 600.0), False) == NewStart(
         NOON + timedelta(seconds=600), "metrics"
@@ -68,7 +72,7 @@ def test_a_server_that_does_not_tell_is_seen_for_the_first_time_once() -> None:
 @pytest.mark.parametrize("fallen", [{"engine_steps": 5.0}, {"generation_tokens": 3.0}])
 @pytest.mark.parametrize("known", [UNTOLD, KNOWN])
 def test_without_a_start_time_a_counter_that_fell_tells_a_restart(
-    known: Start, fallen: dict[str, float]
+    known: KnownStart, fallen: dict[str, float]
 ) -> None:
     assert judge_start(known, BARE, replace(BARE, **fallen), False) == NewStart(
         None, "counter_fell"
@@ -97,7 +101,7 @@ def test_counters_that_stand_rise_or_are_missing_tell_nothing(page: ServerPage) 
 @pytest.mark.parametrize("state", ["refused", "timeout"])
 @pytest.mark.parametrize("known", [None, KNOWN, UNTOLD])
 def test_a_server_that_does_not_answer_has_not_been_restarted_yet(
-    known: Start | None, state: str
+    known: KnownStart | None, state: str
 ) -> None:
     away = ServerPage(at=NOON, state=state)  # type: ignore[arg-type]
     assert judge_start(known, PAGE, away, True) is None

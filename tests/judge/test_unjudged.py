@@ -32,25 +32,25 @@ def found(probe: Probe, *said: Verdict | Outcome) -> list[Finding]:
     )
 
 
-def test_a_probe_that_says_pinned_and_has_no_pin_is_told_with_the_command_that_mends_it() -> None:
+def test_a_probe_that_says_pinned_and_has_no_pin_is_a_finding_since_its_first_unpinned_run() -> (
+    None
+):
     (finding,) = found(PINNED, Verdict.PASS, *[Verdict.UNPINNED] * 3)
     assert (finding.kind, finding.subject, finding.severity) == (
         Kind.UNKNOWN_LASTING,
         "sky",
         Severity.WARNING,
     )
-    assert finding.summary == (
-        "the answers of sky on local have not been judged since 2026-03-01 12:01 UTC: no pin "
-        "holds for its present text; "
-        '`vllm-canary pin sky --target local --reason "…"` records one'
-    )
+    assert finding.since == NOON + timedelta(minutes=1)
+    assert (finding.evidence["verdict"], finding.evidence["runs"]) == ("unpinned", 3)
 
 
 def test_answers_that_no_judge_can_read_are_told_with_the_reason_also_where_nothing_is_pinned() -> (
     None
 ):
     (finding,) = found(PLAIN, *[Verdict.UNKNOWN] * 3)
-    assert finding.summary.endswith("UTC: the answer could not be judged (TypeError: …)")
+    assert finding.evidence["verdict"] == "unknown"
+    assert finding.evidence["detail"] == "the answer could not be judged (TypeError: …)"
 
 
 def test_two_are_not_lasting_and_one_that_is_judged_ends_it() -> None:
@@ -62,9 +62,7 @@ def test_a_probe_that_asks_for_no_pin_may_stay_unpinned() -> None:
     assert found(PLAIN, *[Verdict.UNPINNED] * 9) == []
 
 
-def test_a_queue_between_them_changes_nothing_and_answers_that_do_not_come_are_told_by_another_judge() -> (
-    None
-):
+def test_a_queue_changes_nothing_and_missing_answers_are_found_by_another_judge() -> None:
     (finding,) = found(
         PINNED,
         Verdict.UNPINNED,

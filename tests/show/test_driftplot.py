@@ -32,12 +32,12 @@ def svg(text: str) -> ElementTree.Element:
 def test_probes_are_put_together_as_per_cent_of_what_is_usual_for_each() -> None:
     panels = drawn(60).panels("local")
     assert set(panels) == {
-        "decode rate, % of usual",
-        "time to first token, % of usual",
+        "decode rate, % of median",
+        "time to first token, % of median",
         "SM clock, MHz, GPU-1",
         "temperature, °C, GPU-1",
     }
-    assert {round(value) for _, value in panels["decode rate, % of usual"]} == {100}
+    assert {round(value) for _, value in panels["decode rate, % of median"]} == {100}
     assert panels["SM clock, MHz, GPU-1"][0][1] == 1980
     assert drawn(60).panels("other") == {}
 
@@ -92,4 +92,4 @@ def test_texts_of_a_server_cannot_become_part_of_the_page() -> None:
 
 
 def test_nothing_to_draw_is_said() -> None:
-    assert "nothing to draw" in page("t", {"local": {}}, {})
+    assert "No data: no rates, times or GPU readings." in page("t", {"local": {}}, {})

@@ -51,12 +51,30 @@ def test_csv_of_nothing_still_names_its_columns() -> None:
 
 def test_an_incident_is_one_object_of_plain_values() -> None:
     incident = Incident(
-        7, Kind.CONFIG_CHANGE, "local", "max_model_len", Severity.WARNING, "changed", NOON, cause=Cause.CONFIG_CHANGE,
-        changes=(Change("max_model_len", 4096, 2048),), evidence={"n": 1},
-    )  # fmt: skip
+        id=7,
+        kind=Kind.CONFIG_CHANGE,
+        target="local",
+        subject="max_model_len",
+        severity=Severity.WARNING,
+        summary="changed",
+        opened_at=NOON,
+        cause=Cause.CONFIG_CHANGE,
+        changes=(Change("max_model_len", 4096, 2048),),
+        evidence={"n": 1},
+    )
     record = json.loads(json.dumps(incident_record(incident)))
     assert record == {
-        "id": 7, "kind": "config_change", "target": "local", "subject": "max_model_len", "severity": "warning", "summary": "changed",
-        "opened_at": "2026-03-01T12:00:00.000000Z", "cause": "config_change", "acknowledged_at": None, "closed_at": None,
-        "close_reason": None, "changes": [{"field": "max_model_len", "before": 4096, "after": 2048}], "evidence": {"n": 1},
-    }  # fmt: skip
+        "id": 7,
+        "kind": "config_change",
+        "target": "local",
+        "subject": "max_model_len",
+        "severity": "warning",
+        "summary": "changed",
+        "opened_at": "2026-03-01T12:00:00.000000Z",
+        "cause": "config_change",
+        "acknowledged_at": None,
+        "closed_at": None,
+        "close_reason": None,
+        "changes": [{"field": "max_model_len", "before": 4096, "after": 2048}],
+        "evidence": {"n": 1},
+    }

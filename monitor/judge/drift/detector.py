@@ -20,7 +20,6 @@ from monitor.judge.drift.evidence import (
     Armed,
     Effect,
     GpuComparison,
-    GpuWarning,
     Observations,
     ServerComparison,
 )
@@ -38,7 +37,7 @@ from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US, SECOND_US, 
 from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.judge.drift.speed.levels import LevelChannel
 from monitor.judge.drift.window import ChangeWindow, Comparison
-from monitor.model import CanaryPoint, Finding, GpuPoint, Outcome, Point, Severity
+from monitor.model import CanaryPoint, Finding, GpuPoint, GpuWarning, Outcome, Point, Severity
 
 STATE_VERSION = (
     2  # raise it when what is stored cannot be read by the next version: it then learns anew
@@ -164,7 +163,7 @@ class Detector:
             effects=effects,
             levels=levels,
             warned=warned,
-            signs=self._signs(effects or levels, warned, now_us, settings),
+            observations=self._signs(effects or levels, warned, now_us, settings),
             workload=workload,
             changed_us=self._comparing(comparisons),
             comparisons={c.channel: c.verdict for c in comparisons},

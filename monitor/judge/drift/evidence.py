@@ -1,5 +1,6 @@
-"""What the parts of drift detection hand to each other. Changes are natural logarithms of now over
-before inside, per cent outside.
+"""The values that the parts of drift detection exchange.
+
+Changes are natural logarithms of now over before inside the channels, and per cent in these values.
 """
 
 from __future__ import annotations
@@ -7,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from monitor.model import Severity
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How much a metric moved, in per cent of what it was, with a 95 % interval."""
+    """The change of a metric in per cent of its baseline, with a 95 % interval."""
 
     metric: str
     change_pct: float
@@ -23,7 +23,7 @@ class Shift:
 
     @classmethod
     def of_log(cls, metric: str, log_ratio: float, half_width: float) -> Shift:
-        """From the logarithm of now over before and the half width of its interval."""
+        """Returns the shift of a logarithm of now over before and its interval's half width."""
         return cls(
             metric, _pct(log_ratio), _pct(log_ratio - half_width), _pct(log_ratio + half_width)
         )
@@ -35,36 +35,22 @@ def _pct(log_ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A metric that got worse and stays so. `channel`: decode | ttft | level | start | steps."""
+    """A metric that got worse and stays worse.
+
+    `channel`: decode | ttft | steps | start | cache | level. `since_us` is the dated onset, not
+    the time of the alarm. `statistic` holds the numbers of the test that raised it.
+    """
 
     channel: str
     shift: Shift
-    since_us: int  # the dated onset, not the moment of the alarm
-    severity: Severity
-    statistic: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # the numbers of the test that raised it
-
-
-@dataclass(frozen=True, slots=True)
-class GpuWarning:
-    """Something about a GPU that will be felt, before it is felt. `sign` names it, for example
-    thermal_duty.
-    """
-
-    sign: str
-    subject: str  # the GPU's UUID
-    severity: Severity
     since_us: int
-    evidence: Mapping[str, Any]
-    summary: str
+    severity: Severity
+    statistic: Mapping[str, int | float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """Whether a part of detection works yet. `what` for people, `detail` says from how much was
-    learnt, or what is still missing.
-    """
+    """Whether a part of detection works yet, and from how much it has learned its baseline."""
 
     what: str
     armed: bool
@@ -73,14 +59,14 @@ class Armed:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A reading in the reference time and now; None is unknown."""
+    """A reading in the reference period and now; None is unknown."""
 
     before: float | None = None
     now: float | None = None
 
     @property
     def log_ratio(self) -> float | None:
-        """ln(now / before), where both are known and above zero."""
+        """ln(now / before) if both are known and above zero."""
         if self.before is None or self.now is None or self.before <= 0 or self.now <= 0:
             return None
         return math.log(self.now / self.before)
@@ -93,7 +79,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class GpuComparison:
-    """What one GPU shows since an effect began, beside its reference under like utilisation.
+    """One GPU since an effect began, and in its reference period at like utilisation.
+
     Duties are shares of time, 0..1.
     """
 
@@ -111,45 +98,43 @@ class GpuComparison:
     thermal_duty: Pair = Pair()
     power_duty: Pair = Pair()
     brake_duty: Pair = Pair()
-    top_util: Pair = Pair()  # of the busiest looks: the ceiling, which load does not move
-    top_power_w: Pair = Pair()  # likewise
-    idle_util: Pair = Pair()  # of the idlest looks
-    missing: tuple[
-        str, ...
-    ] = ()  # readings that this GPU or exporter does not offer and a proof would need
+    # of the busiest and of the idlest readings, which load does not move
+    top_util: Pair = Pair()
+    top_power_w: Pair = Pair()
+    idle_util: Pair = Pair()
+    missing: tuple[str, ...] = ()  # readings that this GPU or its exporter does not offer
 
 
 @dataclass(frozen=True, slots=True)
 class ServerComparison:
-    """What the server's own figures show since an effect began, beside their reference."""
+    """The server's own figures since an effect began, and in their reference period."""
 
     running: Pair = Pair()
     waiting: Pair = Pair()
     kv_usage: Pair = Pair()
     queue_ms: Pair = Pair()
     prefill_ms: Pair = Pair()
-    preemptions: Pair = Pair()  # an hour
+    preemptions: Pair = Pair()  # per hour
     steps_s: Pair = Pair()
     spec_acceptance: Pair = Pair()
-    prompt_len: Pair = Pair()  # tokens a request
-    cached_share: Pair = Pair()  # of the same-salt pair's second prompt
+    prompt_len: Pair = Pair()  # tokens per request
+    cached_share: Pair = Pair()  # of the second prompt of a pair with the same salt
     missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """All that attribution may look at."""
+    """All that attribution may use.
 
-    effects: Mapping[
-        str, Effect
-    ]  # by channel: decode, ttft, … ; one that is not there did not move
-    calm: tuple[str, ...]  # channels that are armed and did not move
+    `effects` by channel: a channel that is not in it did not move. `calm`: channels that are armed
+    and did not move.
+    """
+
+    effects: Mapping[str, Effect]
+    calm: tuple[str, ...]
     gpus: tuple[GpuComparison, ...] = ()
     flow: ServerComparison = ServerComparison()
     since_us: int = 0
     restarted_us: int | None = None  # the process start that the effect follows within minutes
-    digest_changed_us: int | None = None  # likewise a change of the fingerprint
-    slope_per_h: float | None = (
-        None  # loss per hour of uptime (log), where it grows steadily since a start
-    )
-    neighbours: bool | None = None  # another process on the GPU, where that can be seen
+    digest_changed_us: int | None = None  # the change of the fingerprint that it follows
+    slope_per_h: float | None = None  # loss per hour of uptime (log), if it grows steadily

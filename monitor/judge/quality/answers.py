@@ -1,8 +1,8 @@
-"""The runs that the judges of answers look at, kept up run by run: the daemon and a replay feed the
-same machine. Pure.
+"""The last runs of a target's probes, kept up to date run by run, and the findings from them. The
+daemon and a replay use the same class. Pure.
 
-Each probe's own last runs are kept however long ago they were: a probe that runs once a day is
-judged by its last runs as well.
+Each probe's last runs are kept regardless of age: a probe that runs once a day is judged by its
+last runs, too.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from monitor.judge.quality import gate
+from monitor.judge.quality import verdicts
 from monitor.judge.quality.flips import Flips
+from monitor.judge.quality.gate import ConcurrentLoad, first_of, was_alone
 from monitor.judge.quality.shift import limit_nat
+from monitor.judge.quality.verdicts import JUDGED, DetailOf
 from monitor.model import Finding, Pin, Probe, Sample, Verdict
 
 
-class Run(gate.Load, Protocol):
-    """What is asked of a run: a stored sample has it, and the slim point of a replay."""
+class Run(ConcurrentLoad, Protocol):
+    """The fields of a run that are needed here: both a stored sample and a point of a replay have
+    them.
+    """
 
     @property
     def probe(self) -> str: ...
@@ -37,20 +41,20 @@ R = TypeVar("R", bound=Run)
 
 
 @dataclass(slots=True)
-class _Own(Generic[R]):
-    """One probe's last runs. `counted_as`: the probe that it is a run of where all probes are
-    counted together.
+class _ProbeRuns(Generic[R]):
+    """One probe's last runs. `counted_as`: the name under which its failures count in the test over
+    all probes.
     """
 
     probe: Probe
     counted_as: str
     last: deque[R]
-    moved: deque[R] = field(default_factory=lambda: deque(maxlen=gate.SHIFT_ROUNDS))
+    moved: deque[R] = field(default_factory=lambda: deque(maxlen=verdicts.SHIFT_ROUNDS))
 
     @property
     def fails(self) -> bool:
-        """Whether more of them failed than the probe allows."""
-        return gate.too_few_passes(
+        """Whether more of the runs failed than the probe allows."""
+        return verdicts.too_few_passes(
             [run.verdict == Verdict.FAIL for run in self.last],
             self.probe.repeats,
             self.probe.require,
@@ -59,29 +63,27 @@ class _Own(Generic[R]):
 
 @dataclass(slots=True)
 class LastAnswers(Generic[R]):
-    """What the verdicts of one target add up to. `probe_of`: a probe by its name; None where the
-    configuration has it no more.
+    """The last answers of one target. `probe_of` returns a probe by name; None where the
+    configuration no longer has it.
     """
 
     target: str
     probe_of: Callable[[str], Probe | None]
-    _own: dict[str, _Own[R]] = field(default_factory=dict)
-    _pinned: deque[R] = field(default_factory=lambda: deque(maxlen=gate.NEAR_TIE_RUNS))
+    _own: dict[str, _ProbeRuns[R]] = field(default_factory=dict)
+    _pinned: deque[R] = field(default_factory=lambda: deque(maxlen=verdicts.NEAR_TIE_RUNS))
     _flips: Flips = field(default_factory=Flips)
-    _first_failed: R | None = None  # since the evidence last stood at zero,
-    _runs: int = 0  # and so many runs since then, itself counted
+    _first_failed: R | None = None  # since the evidence was last zero,
+    _runs: int = 0  # and the number of runs since then, including that one
 
     def add(self, run: R, *, earlier: bool = False) -> bool:
-        """Take up one run; whether it is one that was judged. One that had nothing to be judged by
-        says only that it was not broken. Runs come in the order in which they were known.
-        `earlier`: it is from before the time of which all runs are given, so that it counts for its
-        own probe only.
+        """Adds one run, in the order in which runs became known; returns whether it was judged.
+
+        An unpinned answer counts only as one that is not broken. `earlier`: the run is older than
+        the period of which all runs are known, so it counts for its own probe only.
         """
         if run.verdict == Verdict.UNPINNED and (known := self._own.get(run.probe)) is not None:
-            known.last.append(
-                run
-            )  # nothing was asked of it, but it was no broken answer, as one before it was
-        if run.verdict not in gate.JUDGED:
+            known.last.append(run)  # no condition applied, but the answer was not broken
+        if run.verdict not in JUDGED:
             return False
         own = self._own.get(run.probe) or self._begin(run.probe)
         if own is None:
@@ -93,18 +95,18 @@ class LastAnswers(Generic[R]):
                 run.logprob_shift is not None
                 and not run.stale
                 and own.counted_as == run.probe
-                and gate.was_alone(run)
+                and was_alone(run)
             ):
                 own.moved.append(run)
         if not earlier and not run.stale:
             self._count(run, own.counted_as)
         return True
 
-    def _begin(self, name: str) -> _Own[R] | None:
+    def _begin(self, name: str) -> _ProbeRuns[R] | None:
         probe = self.probe_of(name)
         if probe is None:
             return None
-        own = self._own[name] = _Own[R](probe, gate.first_of(probe), deque(maxlen=probe.repeats))
+        own = self._own[name] = _ProbeRuns[R](probe, first_of(probe), deque(maxlen=probe.repeats))
         return own
 
     def _count(self, run: R, probe: str) -> None:
@@ -117,8 +119,8 @@ class LastAnswers(Generic[R]):
         self._flips = self._flips.failed(probe) if failed else self._flips.passed()
 
     def moved(self, probe: str, pins: Mapping[int, Pin]) -> bool:
-        """Whether a probe's log-probabilities have moved more than its pin's noise of late: else
-        the test cannot find anything new.
+        """Whether any of a probe's last log-probability shifts exceeds its limit: otherwise the
+        test cannot find anything.
         """
         own = self._own.get(probe)
         for run in () if own is None else own.moved:
@@ -128,10 +130,10 @@ class LastAnswers(Generic[R]):
         return False
 
     def findings(
-        self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin], tell: gate.Tell
+        self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin], detail_of: DetailOf
     ) -> list[Finding]:
-        """What holds now. `tell`: the sentence about a sample that failed. A judge is asked only
-        where it can find something: making samples of the points of a replay is the costly part.
+        """Returns what holds now. `detail_of` returns the stored text about a sample that failed. A
+        judge is called only if it can find something: converting points to samples is expensive.
         """
         failing = [each for each in self._own.values() if each.fails]
         last = {each.probe.name: [as_sample(run) for run in each.last] for each in failing}
@@ -141,27 +143,27 @@ class LastAnswers(Generic[R]):
             self._model_shift(as_sample, pins),
         ]
         return [
-            *gate.judge_quality(self.target, [each.probe for each in failing], last, tell),
+            *verdicts.judge_quality(self.target, [each.probe for each in failing], last, detail_of),
             *(f for f in found if f is not None),
         ]
 
     def _together(self, as_sample: Callable[[R], Sample]) -> Finding | None:
         if self._first_failed is None or not self._flips.alarmed:
             return None
-        return gate.judge_together(
+        return verdicts.judge_together(
             self.target, self._flips, as_sample(self._first_failed).started_at, self._runs
         )
 
     def _near_ties(self, as_sample: Callable[[R], Sample]) -> Finding | None:
-        if sum(run.verdict == Verdict.NEAR_TIE for run in self._pinned) < gate.LEAST_NEAR_TIES:
+        if sum(run.verdict == Verdict.NEAR_TIE for run in self._pinned) < verdicts.LEAST_NEAR_TIES:
             return None
-        return gate.judge_near_ties(self.target, [as_sample(run) for run in self._pinned])
+        return verdicts.judge_near_ties(self.target, [as_sample(run) for run in self._pinned])
 
     def _model_shift(
         self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin]
     ) -> Finding | None:
         if not any(self.moved(name, pins) for name in self._own):
             return None
-        return gate.judge_model_shift(
+        return verdicts.judge_model_shift(
             self.target, [as_sample(run) for own in self._own.values() for run in own.moved], pins
         )

@@ -1,8 +1,8 @@
-"""A candidate beside production: what `gate` concludes of each probe from a few rounds, and of all
-of them together. Pure.
+"""The comparison of a candidate server with production, as `gate` makes it: by probe over a few
+rounds, and over all probes. Pure.
 
-Three answers are possible: it got worse, it did not, or there is too little to say so (None). Too
-little is never good.
+There are three results: a regression, no regression, or too little data (None), which never counts
+as good.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from monitor.model import REGRESSIONS, Outcome, Probe, Sample, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One run of a probe on the candidate, judged by production's pin. `detail`: the sentence about
-    a failure to measure; `stale`: production itself has changed since it was pinned.
+    """One run of a probe on the candidate, judged by production's pin. `detail`: the text about a
+    failed measurement; `stale`: production itself has changed since it was pinned.
     """
 
     sample: Sample
@@ -38,9 +38,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """How the candidate did with one probe, beside production. `regressed` None: too little could
-    be measured or judged. `speed_only`: production has no pin for it, and its answers are judged by
-    nothing but their speed.
+    """One probe on the candidate, compared with production. `regressed` None: too little could be
+    measured or judged. `speed_only`: production has no pin for it, so only its speed is judged.
     """
 
     probe: str
@@ -49,7 +48,7 @@ class ProbeResult:
     failed: int
     of: int
     reason: str | None
-    passed_against: int  # production's own last day, by the same pin
+    passed_against: int  # production's last day, with the same pin
     of_against: int
     ttft_ms: float | None
     ttft_ms_against: float | None
@@ -62,20 +61,20 @@ class ProbeResult:
 def judge_candidate(
     probe: Probe, rounds: Sequence[Round], production: Sequence[Sample], speed_only: bool = False
 ) -> ProbeResult:
-    """`production`: its good samples of the last day. Failures count as `repeats` and `require` of
-    the probe ask, scaled to rounds.
+    """Judges one probe. `production`: its good samples of the last day. Failures are limited by
+    `repeats` and `require` of the probe, scaled to the number of rounds.
     """
     verdicts = [r.judgement.verdict for r in rounds]
     passed, ties = verdicts.count(Verdict.PASS), verdicts.count(Verdict.NEAR_TIE)
+    # no round counts as two failures
     broke = sum(
         r.sample.outcome in REGRESSIONS for r in rounds if r.judgement.verdict is not Verdict.FAIL
-    )  # no round fails twice
+    )
     failed = verdicts.count(Verdict.FAIL) + broke
     own = [s for s in production if s.probe == probe.name]
     speed = speed_of([r.sample for r in rounds], own)
-    needed = max(
-        1, -(-len(rounds) * probe.require // probe.repeats)
-    )  # rounded up: no larger share may fail than of `repeats` runs
+    # rounded up: the share of failures must not exceed that of `repeats` runs
+    needed = max(1, -(-len(rounds) * probe.require // probe.repeats))
     regressed: bool | None = failed > max(0, len(rounds) - needed) or speed.slow is not None
     right = sum(r.sample.outcome is Outcome.OK for r in rounds) if speed_only else passed + ties
     if not regressed and right < needed:
@@ -101,8 +100,8 @@ def judge_candidate(
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What all probes and the model shift add up to. `regressed` None: something could not be
-    measured or judged. `notes`: sentences about the whole that no single probe tells.
+    """The result over all probes and the model shift. `regressed` None: something could not be
+    measured or judged. `notes`: sentences that concern more than one probe.
     """
 
     regressed: bool | None
@@ -112,8 +111,9 @@ class Conclusion:
 def conclude(
     results: Sequence[ProbeResult], shift: ShiftResult, rounds: int, decoding: Decoding
 ) -> Conclusion:
-    """A regression of one probe, failures that are too many over all, short answers that crawl, or
-    a shift of the model; without one, all must have been judged.
+    """Combines the results: a regression is one of a single probe, too many failures over all
+    probes, much slower short answers, or a model shift. Without one, everything must have been
+    judged.
     """
     alone, pinned = any(r.regressed for r in results), [r for r in results if not r.speed_only]
     together, untested = (
@@ -128,9 +128,9 @@ def conclude(
 
 
 def failing_together(results: Sequence[ProbeResult]) -> str | None:
-    """The sentence where answers fail over all probes more often than they flip by themselves,
-    although each may keep its own rule: a binomial tail against FLIP_RATE below P_VALUE, and
-    failures on DISTINCT probes (monitor/judge/quality/flips.py has the reasons for both).
+    """Returns a note if answers fail over all probes more often than they flip by themselves, even
+    if each probe is within its own limit: a binomial tail against FLIP_RATE below P_VALUE, and
+    failures of DISTINCT probes (flips.py gives the reasons for both).
     """
     failing = [r.probe for r in results if r.failed]
     failed, judged = (
@@ -139,35 +139,32 @@ def failing_together(results: Sequence[ProbeResult]) -> str | None:
     )
     if len(failing) < DISTINCT or binomial_tail(judged, failed, FLIP_RATE) >= P_VALUE:
         return None
-    share = (
-        f"{failed} of {judged} over all probes (at most {FLIP_RATE * 100:.1f} % flip by themselves)"
-    )
+    share = f"{failed} of {judged} over all probes (at most {FLIP_RATE * 100:.1f} % flip)"
     return f"answers fail more often than they flip by themselves: {share}, on {', '.join(failing)}"
 
 
 def untested_shift(shift: ShiftResult, rounds: int, probes: int) -> str | None:
-    """The sentence where there was too little to test whether the model is another one: then nobody
-    knows, and that is not good.
+    """Returns a note if there was too little data to test for a model shift: the result is then
+    unknown, which does not count as good.
     """
     if shift.shifted is not None:
         return None
-    why = "the model shift was not tested, and other weights can hide behind the same texts: "
+    why = "the model shift was not tested, and other weights can give the same texts: "
     if rounds < LEAST_ROUNDS:
-        return f"{why}it takes --rounds {LEAST_ROUNDS} or more"
+        return f"{why}use --rounds {LEAST_ROUNDS} or more"
     return (
-        f"{why}the pins of {shift.probes} of {probes} probes are fit for it ({LEAST_REPEATS} "
-        "repeats or more, a noise of at most "
-        f"{MOST_NOISE_NAT} nat, log-probabilities in the answers), and it takes 4 that were "
-        "pinned with 5 repeats each, or 3 with 10; "
-        "`vllm-canary pin` makes them"
+        f"{why}the pins of {shift.probes} of {probes} probes can be used ({LEAST_REPEATS} or more "
+        f"repeats, at most {MOST_NOISE_NAT} nat of noise, log-probabilities in the answers); "
+        "4 pins with 5 repeats each, or 3 with 10, are required; record them with "
+        "`vllm-canary pin`"
     )
 
 
 def _reason(
     rounds: Sequence[Round], slow: str | None, regressed: bool | None, speed_only: bool
 ) -> str | None:
-    """The first failure counts most, then a run that broke, then speed, then what kept it from
-    being judged.
+    """Returns the first failure, or else a broken run, then speed, then why it could not be
+    judged.
     """
     wrong = next((r.judgement.reason for r in rounds if r.judgement.verdict is Verdict.FAIL), None)
     broke = next(

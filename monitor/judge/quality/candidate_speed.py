@@ -1,9 +1,9 @@
-"""A candidate's speed beside production's own last day: of each probe, and of short answers over
-all probes together. Pure.
+"""A candidate's speed compared with production's last day: by probe, and over the short answers of
+all probes. Pure.
 
-The decode rate of a short answer is a few steps of the engine, which one pause moves by a third. So
-lasting answers, of LEAST_TOKENS or more, are judged probe by probe with a narrow limit, and shorter
-ones together with a wide one: it finds only a server that crawls.
+The decode rate of a short answer covers only a few engine steps, and one pause changes it by a
+third. So long answers, of LEAST_TOKENS or more, are judged probe by probe with a narrow limit, and
+shorter ones together with a wide limit, which only a much slower server exceeds.
 """
 
 from __future__ import annotations
@@ -14,27 +14,25 @@ from statistics import median, quantiles
 
 from monitor.model import Outcome, Phase, Probe, Sample
 
-SLOWER = (
-    0.10  # a candidate this much slower in decode than production's own last day is a regression
-)
-# of production's rate, by short answers: by a dozen tokens the same server has been a third slower
-# than itself
+# a decode rate lower by this share than production's last day is a regression
+SLOWER = 0.10
+# the limit for short answers, as a share of production's rate: with a dozen tokens, one server has
+# differed by a third between runs
 SHORT_BELOW = 0.50
-# of the time to first token: prefill is far noisier (its variation within one machine was seen at
-# 20 %)
+# the limit for the time to first token: prefill is far noisier (up to 20 % within one machine)
 LATER = 0.30
-LEAST_LATER_MS = 20.0  # a first token that comes less later than this is felt by nobody
-LEAST_TOKENS = 32  # of a lasting answer
-LEAST_LASTING = 2  # rounds with such an answer, where there are so many
-# shorter ones, over all probes; an answer of fewer than 8 tokens has no rate at all (docs/units.md)
+LEAST_LATER_MS = 20.0  # a smaller difference in the time to first token is not noticeable
+LEAST_TOKENS = 32  # in a long answer
+LEAST_LONG = 2  # rounds with a long answer, if there are that many
+# shorter ones, over all probes; an answer of fewer than 8 tokens has no rate (docs/units.md)
 LEAST_SHORT = 3
-LEAST_BEFORE = 4  # fewer samples of production say too little to call anybody slower
+LEAST_BEFORE = 4  # samples of production: fewer are too few to compare with
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The medians of one probe on both sides, over answers of any length. `slow`: the sentence,
-    where it is clearly slower.
+    """The medians of one probe on both sides, over answers of any length. `slow`: the reason if it
+    is clearly slower.
     """
 
     ttft_ms: float | None
@@ -45,19 +43,17 @@ class Speed:
 
 
 def speed_of(rounds: Sequence[Sample], production: Sequence[Sample]) -> Speed:
-    """Of one probe; `production`: its own samples of it."""
+    """Compares one probe; `production`: production's samples of that probe."""
     ttft, ttft_before = (
         _known(s.ttft_ms for s in rounds),
         _known(s.ttft_ms for s in production if s.phase is Phase.WARM),
     )
-    rates, before = _lasting_rates(rounds, production)
+    rates, before = _long_rates(rounds, production)
     slow = None
     if is_slower(rates, before):
-        told = (
-            f"decode rate {median(rates):.1f} tokens/s in answers of {LEAST_TOKENS} tokens or more"
-        )
+        rate = f"{median(rates):.1f} tokens/s in answers of {LEAST_TOKENS} tokens or more"
         slow = (
-            f"{told}, {_against(median(rates), median(before))} than production's "
+            f"decode rate {rate}, {_against(median(rates), median(before))} than production's "
             f"{median(before):.1f}"
         )
     elif is_later(ttft, ttft_before):
@@ -66,17 +62,17 @@ def speed_of(rounds: Sequence[Sample], production: Sequence[Sample]) -> Speed:
             f"{_against(median(ttft), median(ttft_before))} than production's"
         )
     return Speed(
-        _median(ttft),
-        _median(ttft_before),
-        _median(_rates(rounds)),
-        _median(_usual_rates(production)),
-        slow,
+        ttft_ms=_median(ttft),
+        ttft_ms_against=_median(ttft_before),
+        decode_tok_s=_median(_rates(rounds)),
+        decode_tok_s_against=_median(_production_rates(production)),
+        slow=slow,
     )
 
 
 def is_slower(rates: Sequence[float], before: Sequence[float]) -> bool:
-    """Clearly slower: the median is a tenth below production's, and even the best round is below
-    three quarters of production's own.
+    """Whether decode is clearly slower: the median is a tenth below production's, and even the best
+    round is below production's lower quartile.
     """
     if not rates or len(before) < LEAST_BEFORE:
         return False
@@ -84,27 +80,25 @@ def is_slower(rates: Sequence[float], before: Sequence[float]) -> bool:
 
 
 def is_later(ttft_ms: Sequence[float], before: Sequence[float]) -> bool:
-    """Clearly later: the median first token by LATER and by LEAST_LATER_MS, and the earliest after
-    three quarters of production's.
+    """Whether the first token is clearly later: the median by LATER and by LEAST_LATER_MS, and even
+    the earliest is above production's upper quartile.
     """
     if not ttft_ms or len(before) < LEAST_BEFORE:
         return False
-    usual = median(before)
+    baseline = median(before)
     return (
-        median(ttft_ms) > max(usual * (1 + LATER), usual + LEAST_LATER_MS)
+        median(ttft_ms) > max(baseline * (1 + LATER), baseline + LEAST_LATER_MS)
         and min(ttft_ms) > quantiles(before, n=4)[2]
     )
 
 
-# -- over all probes
-# --------------------------------------------------------------------------------------------------
+# over all probes
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How decode rates were judged over all probes. `slower`: short answers are, clearly; None
-    where neither a short answer nor a lasting one could be judged. `note`: what is to be known of
-    it.
+    """The decode rates over all probes. `slower`: short answers are clearly slower; None if neither
+    a short nor a long answer could be judged. `note`: a sentence for the report.
     """
 
     slower: bool | None
@@ -114,62 +108,50 @@ class Decoding:
 def judge_decoding(
     measured: Mapping[str, Sequence[Sample]], production: Sequence[Sample]
 ) -> Decoding:
-    """`measured`: the candidate's rounds of each probe. The lasting answers of a probe are judged
-    with that probe; here are all others.
+    """Judges the short answers. `measured`: the candidate's rounds of each probe; the long answers
+    of a probe are judged with that probe.
     """
     own = {name: [s for s in production if s.probe == name] for name in measured}
-    short = {
-        name: runs for name, runs in measured.items() if not _lasting_rates(runs, own[name])[0]
-    }
-    shares, usual = _shares(short, own)
-    if len(shares) >= LEAST_SHORT and is_much_slower(shares, usual):
-        told = (
-            f"{median(shares) * 100:.0f} % of production's rate, in the median of "
-            f"{len(shares)} short answers"
-        )
+    short = {name: runs for name, runs in measured.items() if not _long_rates(runs, own[name])[0]}
+    shares, baseline = _shares(short, own)
+    if len(shares) >= LEAST_SHORT and is_much_slower(shares, baseline):
+        rate = f"{median(shares) * 100:.0f} % of production's rate"
         return Decoding(
             True,
-            f"the candidate decodes at {told} (below {SHORT_BELOW * 100:.0f} % is a regression)",
+            f"the candidate decodes at {rate}, in the median of {len(shares)} short answers (below "
+            f"{SHORT_BELOW * 100:.0f} % is a regression)",
         )
     if len(short) < len(measured):
         return Decoding(False)
     if len(shares) >= LEAST_SHORT:
-        limit = (
-            f"of which only a rate below {SHORT_BELOW * 100:.0f} % of production's is a regression"
-        )
+        limit = f"where only a rate below {SHORT_BELOW * 100:.0f} % of production's is a regression"
         pin = f"`vllm-canary pin` a probe whose answers have {LEAST_TOKENS} tokens or more"
-        return Decoding(False, f"the decode rate was judged by short answers alone, {limit}; {pin}")
+        return Decoding(False, f"the decode rate was judged by short answers only, {limit}; {pin}")
     if not any(s.outcome is Outcome.OK for runs in measured.values() for s in runs):
-        return Decoding(None)  # nothing was measured at all, and each probe says why
-    rounds = f"{LEAST_LASTING} from the candidate (--rounds {LEAST_LASTING} or more)"
-    lasting = f"answers of {LEAST_TOKENS} tokens or more to one probe, {rounds}"
-    needed = (
-        f"{lasting} and {LEAST_BEFORE} in production's last day, or {LEAST_SHORT} shorter "
-        "ones of both"
-    )
+        return Decoding(None)  # nothing was measured, and each probe says why
+    rounds = f"{LEAST_LONG} from the candidate (--rounds {LEAST_LONG} or more)"
     return Decoding(
         None,
-        (
-            f"the decode rate was not judged: it takes {needed}; `vllm-canary pin` a probe whose "
-            "answers are longer"
-        ),
+        f"the decode rate was not judged: it requires answers of {LEAST_TOKENS} tokens or more to "
+        f"one probe, {rounds} and {LEAST_BEFORE} in production's last day, or {LEAST_SHORT} "
+        "shorter ones of both; `vllm-canary pin` a probe whose answers are longer",
     )
 
 
-def is_much_slower(shares: Sequence[float], usual: Sequence[float]) -> bool:
-    """Short answers, as shares of production's median rate for the same probe: the median is below
-    SHORT_BELOW, and three quarters of them are below three quarters of production's own.
+def is_much_slower(shares: Sequence[float], baseline: Sequence[float]) -> bool:
+    """Whether short answers, as shares of production's median rate for the same probe, are much
+    slower: the median is below SHORT_BELOW, and their upper quartile below production's lower one.
     """
-    return median(shares) < SHORT_BELOW and quantiles(shares, n=4)[2] < quantiles(usual, n=4)[0]
+    return median(shares) < SHORT_BELOW and quantiles(shares, n=4)[2] < quantiles(baseline, n=4)[0]
 
 
 def steadiest(probes: Iterable[Probe], production: Sequence[Sample]) -> Probe | None:
-    """The probe to compare decode rates by: one whose answers are of a fixed, lasting length, of
-    which production knows the most.
+    """Returns the best probe to compare decode rates with: of those with long answers of a fixed
+    length, the one with the most samples in production.
     """
     fixed = [p for p in probes if (p.sampling.get("min_tokens") or 0) >= LEAST_TOKENS]
     known = {
-        p.name: len(_usual_rates(_lasting(s for s in production if s.probe == p.name)))
+        p.name: len(_production_rates(_long(s for s in production if s.probe == p.name)))
         for p in fixed
     }
     best = max(fixed, key=lambda p: known[p.name], default=None)
@@ -179,35 +161,32 @@ def steadiest(probes: Iterable[Probe], production: Sequence[Sample]) -> Probe | 
 def _shares(
     measured: Mapping[str, Sequence[Sample]], production: Mapping[str, Sequence[Sample]]
 ) -> tuple[list[float], list[float]]:
-    """The candidate's rates and production's own, each as a share of production's median for that
-    probe.
+    """Returns the candidate's rates and production's, each as a share of production's median for
+    that probe.
     """
     shares: list[float] = []
-    usual: list[float] = []
+    baseline: list[float] = []
     for name, runs in measured.items():
-        before = _usual_rates(production[name])
+        before = _production_rates(production[name])
         if len(before) >= LEAST_BEFORE:
             shares += [rate / median(before) for rate in _rates(runs)]
-            usual += [rate / median(before) for rate in before]
-    return shares, usual
+            baseline += [rate / median(before) for rate in before]
+    return shares, baseline
 
 
-# -- rates
-# ------------------------------------------------------------------------------------------------------------
+# rates
 
 
-def _lasting_rates(
+def _long_rates(
     rounds: Sequence[Sample], production: Sequence[Sample]
 ) -> tuple[list[float], list[float]]:
-    """Of lasting answers on both sides; both empty where either side has too few to be judged
-    by.
-    """
-    rates, before = _rates(_lasting(rounds)), _usual_rates(_lasting(production))
-    enough = len(rates) >= max(1, min(LEAST_LASTING, len(rounds))) and len(before) >= LEAST_BEFORE
+    """Returns the rates of long answers on both sides, both empty if either side has too few."""
+    rates, before = _rates(_long(rounds)), _production_rates(_long(production))
+    enough = len(rates) >= max(1, min(LEAST_LONG, len(rounds))) and len(before) >= LEAST_BEFORE
     return (rates, before) if enough else ([], [])
 
 
-def _lasting(samples: Iterable[Sample]) -> list[Sample]:
+def _long(samples: Iterable[Sample]) -> list[Sample]:
     return [
         s
         for s in samples
@@ -219,10 +198,10 @@ def _rates(samples: Iterable[Sample]) -> list[float]:
     return _known(s.decode_tok_s for s in samples)
 
 
-def _usual_rates(production: Sequence[Sample]) -> list[float]:
-    """Of warm answers; where those are too few, of rested ones too: a quiet server rests before
-    most canaries. Its clock has to come up again, which makes a rate smaller and so calls nobody
-    slower.
+def _production_rates(production: Sequence[Sample]) -> list[float]:
+    """Returns the rates of warm answers, and if those are too few also of idle ones: a quiet server
+    is idle before most canaries. Its clock ramps up first, so these rates are lower, which cannot
+    make a candidate look slower.
     """
     warm = _rates(s for s in production if s.phase is Phase.WARM)
     return (
@@ -241,6 +220,6 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _against(now: float, before: float) -> str:
-    """`12 % less` or `3 % more`."""
+    """Returns `12 % less` or `3 % more`."""
     change = (now / before - 1) * 100
     return f"{abs(change):.0f} % {'less' if change < 0 else 'more'}"

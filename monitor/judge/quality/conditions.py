@@ -1,5 +1,5 @@
-"""The conditions of `expect:`, one function each: why it does not hold, as one line for a person,
-or None. Pure.
+"""The conditions of `expect:`, one function each: it returns why the condition does not hold, as
+one line, or None. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from monitor.judge.quality.json_answer import fields_complaint, json_in, schema_
 from monitor.judge.quality.numbers import last_number
 from monitor.judge.quality.refusals import REFUSALS, is_refusal
 from monitor.model import Expectation
-from monitor.text import shown as shown  # noqa: PLC0414 - who judges an answer quotes it
+from monitor.text import shown
 
 
 def complaint(expectation: Expectation, output: str, finish_reason: str | None) -> str | None:
-    """Why the condition does not hold; None when it does. A negated one complains when what it
-    names is the case.
-    """
+    """Returns why the condition does not hold; None if it does. `negate` inverts the condition."""
     found = _plain_complaint(expectation, output, finish_reason)
     if not expectation.negate:
         return found
@@ -27,7 +25,7 @@ def complaint(expectation: Expectation, output: str, finish_reason: str | None) 
         return _no_json(expectation, output)
     if expectation.refusal is not None:
         return f"expected no refusal, got {shown(output)}"
-    return f"expected not to hold, but does: {describe(expectation)}, got {shown(output)}"
+    return f"the negated condition holds: {describe(expectation)}, got {shown(output)}"
 
 
 def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> str | None:
@@ -53,7 +51,7 @@ def _plain_complaint(e: Expectation, output: str, finish_reason: str | None) -> 
 
 
 def describe(e: Expectation) -> str:
-    """The condition as people write it."""
+    """Returns the condition as it is written in a probe file."""
     names = (
         "equals",
         "any_of",
@@ -113,7 +111,7 @@ def _refusal(phrases: Sequence[str], output: str) -> str | None:
 
 
 def _number(wanted: float, tolerance: float, output: str) -> str | None:
-    """The last number counts: an answer often repeats the question's numbers first."""
+    """Compares the last number: an answer often repeats the numbers of the question first."""
     value = last_number(output)
     if value is None:
         return f"expected the number {wanted:g}, got no number: {shown(output)}"
@@ -126,13 +124,14 @@ def _number(wanted: float, tolerance: float, output: str) -> str | None:
 
 
 def _similarity(wanted: str, floor: float, output: str) -> str | None:
-    """Normalised edit similarity: 1 for the same text, 0 for nothing in common."""
+    """Compares by normalised edit similarity: 1 for the same text, 0 for nothing in common."""
     value = Levenshtein.normalized_similarity(wanted.strip(), output.strip())
     return (
         None
         if value >= floor
         else (
-            f"expected at least {floor:.2f} alike {shown(wanted)}, got {value:.2f}: {shown(output)}"
+            f"expected a similarity of {floor:.2f} to {shown(wanted)}, got {value:.2f}: "
+            f"{shown(output)}"
         )
     )
 
@@ -150,9 +149,7 @@ def _json(e: Expectation, output: str) -> str | None:
 
 
 def _no_json(e: Expectation, output: str) -> str | None:
-    """JSON that is to be otherwise must be there all the same: an answer without any has not met
-    the condition.
-    """
+    """Returns why an answer has no JSON: a negated JSON condition still requires JSON."""
     if e.json_schema is None and e.json_fields is None:
         return None
     try:

@@ -1,8 +1,7 @@
-"""The JSON in an answer: found in fences and sentences, read strictly, held against a schema or
-named values. Pure.
+"""JSON in an answer: found in code fences and sentences, parsed strictly, checked against a schema
+or required values. Pure.
 
-Nothing is ever fetched: a reference of a schema is looked for in the schema itself and nowhere
-else.
+Nothing is ever fetched: a schema's references are resolved within the schema only.
 """
 
 from __future__ import annotations
@@ -21,58 +20,59 @@ from monitor.text import both_ends, one_line, shown
 _MISSING = object()
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
 _START = re.compile(r"\{\s*[\"'}\w]|\[\s*[\]\[{\"\d\-tfn]")
-_BEGUN = re.compile(
-    r"\{\s*(?:[\"']|\w+\s*:)|\[\s*[{\[\"]"
-)  # a brace or bracket that can only be meant as JSON
+# a brace or bracket that can only be the beginning of JSON
+_BEGUN = re.compile(r"\{\s*(?:[\"']|\w+\s*:)|\[\s*[{\[\"]")
 LONGEST_MESSAGE = 160
-MOST_TRIED = 100  # places where JSON may begin: a model may write brackets for ever
+MOST_TRIED = 100  # places where JSON may begin: a model may repeat brackets endlessly
 
 
-class _TwiceError(ValueError):
-    """What is there is JSON, and says two things."""
+class _DuplicateNameError(ValueError):
+    """The JSON is valid, but has one name with two values."""
 
 
 def _no_constant(name: str) -> Never:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name that stands twice each reader takes another one (RFC 8259 section 4), so nobody
-    knows what was answered.
+    """Builds an object. Parsers differ in which of two values they take for a duplicate name (RFC
+    8259, section 4), so such an answer is ambiguous.
     """
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found and not _same(found[name], value):
-            raise _TwiceError(f"{name} stands in it as {_told(found[name])} and as {_told(value)}")
+            raise _DuplicateNameError(
+                f"{name} has two values, {_quoted(found[name])} and {_quoted(value)}"
+            )
         found[name] = value
     return found
 
 
-#: Python would read NaN and Infinity, which no other reader of JSON does.
+#: Python accepts NaN and Infinity by default, which are not JSON.
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)
 
 
 def json_in(output: str) -> Any:
-    """The JSON value of an answer, also inside a fence or a sentence: the first object, else the
-    longest list. Raises ValueError with a reason for people.
+    """Returns the JSON value in an answer, also inside a code fence or a sentence: the first
+    object, or else the longest list. Raises ValueError with a reason for a person.
     """
     text = output.strip()
     try:
         for candidate in (text, *(fence[1] for fence in islice(_FENCE.finditer(text), MOST_TRIED))):
             try:
                 return _DECODER.decode(candidate)
-            except _TwiceError as error:
+            except _DuplicateNameError as error:
                 raise _broken(candidate, 0, error) from None
             except ValueError:
                 continue
         return _json_inside(text)
     except RecursionError:
-        raise ValueError(f"the JSON is nested too deeply to be read: {shown(text)}") from None
+        raise ValueError(f"the JSON is nested too deeply to parse: {shown(text)}") from None
 
 
 def _json_inside(text: str) -> Any:
-    """A footnote such as [1] is JSON too, so the first bracket is not always the one that is
-    meant.
+    """Returns the JSON value inside a text. A footnote such as [1] is JSON, too, so the first
+    bracket is not always the right one.
     """
     lists: list[tuple[int, Any]] = []
     start, failed = _START.search(text), None
@@ -87,7 +87,7 @@ def _json_inside(text: str) -> Any:
             lists.append((end - start.start(), value))
         except ValueError as error:
             failed = failed or _broken(text, start.start(), error)
-            if _BEGUN.match(text, start.start()):  # what stands inside of it would be a part only
+            if _BEGUN.match(text, start.start()):  # JSON inside of it would be only a part
                 raise _broken(text, start.start(), error) from None
         start = _START.search(text, end)
     if lists:
@@ -104,12 +104,12 @@ def _broken(text: str, start: int, error: ValueError) -> ValueError:
 
 
 def schema_complaint(schema: Mapping[str, Any], value: Any) -> str | None:
-    """The first thing, by its place in the value, that the schema (2020-12) does not allow."""
+    """Returns the first violation of the schema (2020-12), by its place in the value."""
     errors = Draft202012Validator(dict(schema), registry=Registry()).iter_errors(value)
     try:
         problem = min(errors, key=lambda error: list(map(str, error.absolute_path)), default=None)
     except RecursionError:
-        return "the JSON is nested too deeply to be held against the schema"
+        return "the JSON is nested too deeply to validate"
     if problem is None:
         return None
     place = ".".join(map(str, problem.absolute_path)) or "the JSON"
@@ -117,7 +117,7 @@ def schema_complaint(schema: Mapping[str, Any], value: Any) -> str | None:
 
 
 def fields_complaint(wanted: Mapping[str, Any], value: Any) -> str | None:
-    """The first of the named values that is missing, of another kind or another one."""
+    """Returns the first required value that is missing, of another type or different."""
     wrong = (_field(path, expected, _at(value, path)) for path, expected in wanted.items())
     return next((text for text in wrong if text is not None), None)
 
@@ -143,14 +143,14 @@ def _field(path: str, wanted: Any, got: Any) -> str | None:
         return f"{path}: missing"
     if _kind(wanted) != _kind(got):
         return (
-            f"{path}: expected the {_kind(wanted)} {_told(wanted)}, got the {_kind(got)} "
-            f"{_told(got)}"
+            f"{path}: expected the {_kind(wanted)} {_quoted(wanted)}, got the {_kind(got)} "
+            f"{_quoted(got)}"
         )
-    return None if _same(wanted, got) else f"{path}: expected {_told(wanted)}, got {_told(got)}"
+    return None if _same(wanted, got) else f"{path}: expected {_quoted(wanted)}, got {_quoted(got)}"
 
 
 def _same(wanted: Any, got: Any) -> bool:
-    """Equal in value and kind, all the way down: in Python `True == 1`."""
+    """Whether two values are equal in value and type at every level: in Python `True == 1`."""
     if _kind(wanted) != _kind(got):
         return False
     if isinstance(wanted, list):
@@ -168,16 +168,16 @@ def _kind(value: Any) -> str:
     if value is None:
         return "value"
     kinds = (
-        (bool, "truth value"),
+        (bool, "boolean"),
         ((int, float), "number"),
-        (str, "text"),
+        (str, "string"),
         (list, "list"),
         (dict, "object"),
     )
     return next((name for types, name in kinds if isinstance(value, types)), "value")
 
 
-def _told(value: Any) -> str:
+def _quoted(value: Any) -> str:
     return one_line(
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 80
     )

@@ -1,9 +1,9 @@
-"""The numbers in an answer, as people write them. Pure.
+"""Numbers in an answer, as people write them. Pure.
 
-Read are a minus sign of any shape, groups of three digits parted by comma, blank (also a narrow
-one), apostrophe or, where there are two groups or a decimal comma, by point; Indian groups; and
-either decimal mark. `1,250` is a thousand and more, `1,5` one and a half, `1.250` one and a
-quarter. In `40-42` the hyphen is no sign.
+Accepted are any minus sign; groups of three digits separated by a comma, a space (also a narrow
+one), an apostrophe or, with two groups or a decimal comma, a point; Indian groups; and either
+decimal mark. `1,250` is 1250, `1,5` is 1.5, and `1.250` is 1.25. The hyphen in `40-42` is not a
+sign.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ _NUMBER = re.compile(
     rf"({_SIGN})?(?:({_POINTS})|({_GROUPED})|({_SPACED}|{_QUOTED})|({_PLAIN}))((?:[eE][-+\u2212]?\d+)?)"
 )
 _MINUS = "-\u2212\u2013"
-_LONGEST = 1000  # characters: what is longer is no number that a person reads
+_LONGEST = 1000  # characters: longer text is not a number that a person wrote
 
 
 def last_number(text: str) -> float | None:
-    """The last number of a text; None where there is none. Infinite where no float holds it."""
+    """Returns the last number of a text; None without one, infinity if it exceeds a float."""
     end = next((place for place in range(len(text), 0, -1) if text[place - 1].isdecimal()), 0)
-    numbers = [
-        *_NUMBER.finditer(text, max(0, end - _LONGEST), end)
-    ]  # a megabyte of numbers would take seconds
+    # only the end of the text: a megabyte of numbers would take seconds
+    numbers = [*_NUMBER.finditer(text, max(0, end - _LONGEST), end)]
     return _value(numbers[-1]) if numbers else None
 
 

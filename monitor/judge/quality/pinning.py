@@ -1,6 +1,4 @@
-"""From repeated answers to a pin: which answers were seen, how firm they stand, when the pin ends.
-Pure.
-"""
+"""Pins: how they are made from repeated answers, their noise and their expiry. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +8,41 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from monitor.judge.quality.expect import judge_answer
+from monitor.judge.quality.gate import pin_for
 from monitor.judge.quality.pinned import MOST_TIE_NAT, broken_text, nat_behind, shift_between
 from monitor.judge.quality.shift import MOST_NOISE_NAT
-from monitor.model import ObservedAnswer, Outcome, Pin, PinnedOutput, Probe, Verdict
+from monitor.model import (
+    Finding,
+    Kind,
+    ObservedAnswer,
+    Outcome,
+    Pin,
+    PinnedOutput,
+    Probe,
+    Severity,
+    Verdict,
+)
 
-SPREAD = 0.1  # of the life of a pin: so that not all of them end on one day
+SPREAD = 0.1  # of the life of a pin, so that not all pins expire on one day
 
 
 def unfit(probe: Probe, answer: ObservedAnswer) -> str | None:
-    """Why a finished answer must not be pinned: a condition of the probe does not hold, or it is no
-    answer at all. None: it may.
+    """Returns why a finished answer must not be pinned: a condition of the probe does not hold, or
+    the answer is broken. None: it may be pinned.
     """
     plain = judge_answer(probe, Outcome.OK, answer.text, answer.finish_reason)
     return plain.reason if plain.verdict in {Verdict.FAIL, Verdict.UNKNOWN} else broken_text(answer)
 
 
 def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None) -> list[str]:
-    """What a person should know of a pin before it is relied on, in sentences."""
-    told: list[str] = []
+    """Returns warnings about a new pin, as sentences."""
+    found: list[str] = []
     if noise_nat is not None and noise_nat > MOST_NOISE_NAT:
-        told.append(
-            f"its log-probabilities move by {noise_nat:.2f} nat with nothing changed, more "
-            f"than {MOST_NOISE_NAT:g}: a change of weights "
-            "cannot be told from that, so this pin takes no part in the test of the model "
-            "shift; was the server changed or very busy "
-            "meanwhile, or does it score an answer otherwise than it gives it?"
+        found.append(
+            f"its log-probabilities vary by {noise_nat:.2f} nat without any change, more than "
+            f"{MOST_NOISE_NAT:g} nat: changed weights cannot be distinguished from that, so the "
+            "test of the model shift does not use this pin; check whether the server was changed "
+            "or very busy meanwhile, or scores an answer differently from how it generates it"
         )
     behind = [
         nat
@@ -43,18 +51,17 @@ def doubts(answers: Sequence[ObservedAnswer], noise_nat: float | None) -> list[s
         if (nat := nat_behind(token)) is not None
     ]
     if max(behind, default=0.0) > MOST_TIE_NAT:
-        told.append(
-            f"the server took a token {max(behind):.2f} nat less likely than another one: its "
-            "temperature, penalties or "
-            "generation_config, or a proxy that rewrites requests? Answers drawn by chance "
-            "differ from a pin without a fault"
+        found.append(
+            f"the server chose a token that was {max(behind):.2f} nat less likely than another: "
+            "check its temperature, penalties, generation_config and any proxy that rewrites "
+            "requests; sampled answers differ from a pin without any fault"
         )
-    return told
+    return found
 
 
 def outputs_of(answers: Sequence[ObservedAnswer]) -> tuple[PinnedOutput, ...]:
-    """Every distinct answer with the means of its tokens' log-probabilities, the most frequent
-    first.
+    """Returns every distinct answer with the mean log-probabilities of its tokens, the most
+    frequent answer first.
     """
     groups: dict[tuple[object, ...], list[ObservedAnswer]] = {}
     for answer in answers:
@@ -64,7 +71,7 @@ def outputs_of(answers: Sequence[ObservedAnswer]) -> tuple[PinnedOutput, ...]:
 
 
 def _key(answer: ObservedAnswer) -> tuple[object, ...]:
-    """What makes two answers the same: their tokens, else their text."""
+    """Returns what makes two answers the same: their tokens, or else their text."""
     tokens: tuple[object, ...] = tuple(token.token for token in answer.tokens)
     return answer.token_ids or tokens or (answer.text,)
 
@@ -76,7 +83,13 @@ def _output(members: Sequence[ObservedAnswer]) -> PinnedOutput:
     tops = tuple(_mean_top([m.tokens[i].top for m in members]) for i in places)
     tokens = tuple(t.token for t in first.tokens)
     return PinnedOutput(
-        first.text, tokens, first.token_ids, logprobs, first.finish_reason, len(members), tops
+        text=first.text,
+        tokens=tokens,
+        token_ids=first.token_ids,
+        logprobs=logprobs,
+        finish_reason=first.finish_reason,
+        count=len(members),
+        tops=tops,
     )
 
 
@@ -86,14 +99,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _mean_top(tops: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The alternatives that every repeat shows, at their mean."""
+    """Returns the alternatives that every repeat has, with their mean."""
     shared = set(tops[0]).intersection(*tops[1:])
     return {token: fmean([top[token] for top in tops]) for token in tops[0] if token in shared}
 
 
 def noise_of(answers: Sequence[ObservedAnswer], outputs: Sequence[PinnedOutput]) -> float | None:
-    """The largest move of log-probabilities among the repeats of one answer (nat); None from fewer
-    than two repeats of each.
+    """Returns the largest shift of log-probabilities between repeats of one answer, in nat; None if
+    no answer was repeated.
     """
     shifts: list[float] = []
     for output in outputs:
@@ -105,38 +118,38 @@ def noise_of(answers: Sequence[ObservedAnswer], outputs: Sequence[PinnedOutput])
 
 
 def expiry(probe: str, now: datetime, life: timedelta) -> datetime:
-    """When a pin ends: up to a tenth of its life earlier, by the probe's name, so that not all pins
-    end on one day.
+    """Returns when a pin expires: earlier by up to a tenth of its life, depending on the probe's
+    name, so that not all pins expire on one day.
     """
     share = int.from_bytes(hashlib.sha256(probe.encode()).digest()[:4]) / 2**32
     return now + life * (1 - SPREAD * share)
 
 
 def objection(pin: Pin, here: Sequence[Pin], now: datetime, is_known: bool) -> str | None:
-    """Why a pin from a file should not be taken without a second thought: it would page on an old
-    reference, or undo what a person did here. `here`: this history's pins of the probe; `is_known`:
-    whether it is known what is served.
+    """Returns why a pin should not be imported without `--force`: it would page on an old
+    reference, or undo what a person did in this history. `here`: this history's pins of the probe;
+    `is_known`: whether the identity of the server is known.
     """
     if pin.expires_at <= now:
         return f"the pin of {pin.probe} expired on {pin.expires_at:%Y-%m-%d}"
     if pin.fingerprint is None and is_known:
         return (
-            f"the pin of {pin.probe} does not say under what it was taken (it has no "
-            "fingerprint), so that it could never become stale"
+            f"the pin of {pin.probe} does not name the configuration it was recorded under (no "
+            "fingerprint), so it could never become stale"
         )
-    beside = [other for other in here if other.fingerprint in {pin.fingerprint, None}]
-    holding = [other for other in beside if other.retired_at is None]
-    newer = next((other for other in holding if other.created_at > pin.created_at), None)
+    comparable = [other for other in here if other.fingerprint in {pin.fingerprint, None}]
+    active = [other for other in comparable if other.retired_at is None]
+    newer = next((other for other in active if other.created_at > pin.created_at), None)
     if newer is not None:
         times = (
-            f"taken {newer.created_at:%Y-%m-%d %H:%M} UTC, that of the file "
+            f"recorded {newer.created_at:%Y-%m-%d %H:%M} UTC, the one in the file "
             f"{pin.created_at:%Y-%m-%d %H:%M} UTC"
         )
-        return f"pin {newer.id} of {pin.probe} holds and is newer ({times})"
+        return f"pin {newer.id} of {pin.probe} is active and newer ({times})"
     same = next(
         (
             o
-            for o in beside
+            for o in comparable
             if o.retired_at is not None
             and (o.created_at, o.revision) == (pin.created_at, pin.revision)
         ),
@@ -145,10 +158,35 @@ def objection(pin: Pin, here: Sequence[Pin], now: datetime, is_known: bool) -> s
     if (
         same is not None
         and same.retired_at is not None
-        and not any(other.created_at == pin.created_at for other in holding)
+        and not any(other.created_at == pin.created_at for other in active)
     ):
         return (
-            f"the pin of {pin.probe} was ended here as pin {same.id} "
+            f"the pin of {pin.probe} was retired in this history as pin {same.id} "
             f"({same.retired_at:%Y-%m-%d %H:%M} UTC)"
         )
     return None
+
+
+def judge_pin_expiry(
+    target: str, probes: Sequence[Probe], pins: Sequence[Pin], digest: str | None, now: datetime
+) -> list[Finding]:
+    """Returns the expired pins that are in use: they still judge, and need renewal. `probes`: as
+    they are sent to this target.
+    """
+    judging = (pin_for(pins, probe, digest)[0] for probe in probes)
+    expired = {pin.probe: pin for pin in judging if pin is not None and pin.expires_at <= now}
+    return [
+        Finding(
+            kind=Kind.PIN_EXPIRED,
+            target=target,
+            subject=pin.probe,
+            severity=Severity.INFO,
+            since=pin.expires_at,
+            evidence={
+                "pin": pin.id,
+                "reason": pin.reason,
+                "created_at": pin.created_at.isoformat(),
+            },
+        )
+        for pin in expired.values()
+    ]

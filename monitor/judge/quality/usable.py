@@ -1,10 +1,10 @@
-"""How often would a person have to ask again, or get nothing? The retry-or-abstain rate of a class
-and phase. Pure.
+"""The retry-or-abstain rate of a class and phase: how often a user would get no usable answer.
+Pure.
 
-A canary *abstained* when its answer is a refusal: the phrases of the probe's own `refusal`
-condition, else the usual ones. It calls for a *retry* when there is no finished answer, or a wrong
-one (verdict `fail`). The rate is both over all canaries; those that we cancelled, and probes that
-expect a refusal, are not counted. Compared with the time before by a binomial tail.
+A canary *abstained* if its answer is a refusal, by the phrases of the probe's own `refusal`
+condition or else the default ones. It needs a *retry* if there is no finished answer, or a wrong
+one (verdict `fail`). The rate is the sum of both over all canaries; cancelled canaries, and probes
+that expect a refusal, are not counted. It is compared with the previous period by a binomial tail.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from monitor.judge.quality.shift import binomial_tail
 from monitor.model import Expectation, Outcome, Sample, Verdict
 
 RISING_P = 0.01
-LEAST_RATE = 0.005  # a rate of exactly 0 before says only that it was small
+LEAST_RATE = 0.005  # an earlier rate of exactly 0 only means that it was small
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """One class in one phase. `before`: the rate in the time before, None where nothing was counted
-    then.
+    """The rate of one class in one phase. `before`: the rate of the previous period, None if
+    nothing was counted then.
     """
 
     count: int
@@ -35,8 +35,8 @@ class Usable:
 
 
 def refusal_phrases(expect: Iterable[Expectation]) -> tuple[str, ...] | None:
-    """What counts as abstaining for a probe with these conditions; None where a refusal is the
-    right answer.
+    """Returns the phrases that count as abstaining for a probe with these conditions; None if a
+    refusal is the right answer.
     """
     conditions = [e for e in expect if e.refusal is not None]
     if any(not e.negate for e in conditions):
@@ -57,14 +57,14 @@ def wants_retry(sample: Sample) -> bool:
 
 Key = tuple[str, str, str]  # target, class, phase
 Phrases = Mapping[str, tuple[str, ...] | None]
-_Counts = tuple[int, int, int]  # all, abstained, to be asked again
+_Counts = tuple[int, int, int]  # all, abstained, retries
 
 
 def usable(
     samples: Sequence[Sample], before: Sequence[Sample], phrases: Phrases
 ) -> dict[Key, Usable]:
-    """By target, class and phase, beside the time before; `phrases` by probe, the usual ones where
-    it names none.
+    """Returns the rates by target, class and phase, with the previous period; `phrases` by probe,
+    the default ones for a probe that is not in it.
     """
     now, then = _counted(samples, phrases), _counted(before, phrases)
     return {key: _usable(counts, then.get(key)) for key, counts in sorted(now.items())}
@@ -77,9 +77,8 @@ def _counted(samples: Sequence[Sample], phrases: Phrases) -> dict[Key, _Counts]:
         if sample.outcome is Outcome.CANCELLED or known is None:
             continue
         refused = abstained(sample, known)
-        again = not refused and wants_retry(
-            sample
-        )  # a refusal that also fails its condition is counted once
+        # a refusal that also fails its condition counts once
+        again = not refused and wants_retry(sample)
         key = (sample.target, sample.traffic_class, sample.phase.value)
         total, refusals, retries = counts.get(key, (0, 0, 0))
         counts[key] = (total + 1, refusals + refused, retries + again)
@@ -93,4 +92,11 @@ def _usable(now: _Counts, then: _Counts | None) -> Usable:
         before is not None
         and binomial_tail(count, refusals + retries, max(before, LEAST_RATE)) < RISING_P
     )
-    return Usable(count, refusals, retries, (refusals + retries) / count, before, rising)
+    return Usable(
+        count=count,
+        abstained=refusals,
+        retried=retries,
+        rate=(refusals + retries) / count,
+        before=before,
+        rising=rising,
+    )

@@ -8,10 +8,9 @@ import pytest
 from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of, warmed
 from pydantic import TypeAdapter
 
-from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
-from monitor.model import CanaryPoint, GpuPoint, Severity
+from monitor.model import CanaryPoint, GpuPoint, GpuWarning, Severity
 
 ADAPTER = TypeAdapter(GpuChannel)
 
@@ -32,14 +31,14 @@ def test_a_healthy_gpu_is_silent() -> None:
 def test_throttling_is_warned_of_from_the_first_minutes_on() -> None:
     story = Story().play(0.1, thermal=0.2)
     warning = only(story.channel())
-    assert (warning.sign, warning.severity, warning.subject) == (
+    assert (warning.condition, warning.severity, warning.uuid) == (
         "thermal_duty",
         Severity.WARNING,
         "GPU-1",
     )
-    assert warning.evidence["cause"] == "heat"
-    assert warning.evidence["thermal_duty"] == pytest.approx(0.2, abs=0.03)
-    assert "held back for heat 20 % of the time, usually at most 0 %" in warning.summary
+    assert warning.cause == "heat"
+    assert warning.figures.thermal_duty == pytest.approx(0.2, abs=0.03)
+    assert warning.figures.usual_thermal_duty == 0.0
 
 
 def test_the_onset_is_dated_to_the_minute_in_which_it_began() -> None:
@@ -72,8 +71,8 @@ def test_silence_closes_nothing() -> None:
 def test_counters_that_cannot_be_read_leave_the_bits_and_it_is_said() -> None:
     blind = HEALTHY._replace(throttle_thermal_ns=None, event_reasons=0x20)
     warning = only(Story(blind).play(0.2).channel())
-    assert warning.sign == "thermal_duty"
-    assert "its counter cannot be read" in warning.summary
+    assert warning.condition == "thermal_duty"
+    assert (warning.figures.thermal_duty, warning.figures.thermal_bits) == (None, 1.0)
 
 
 @pytest.mark.parametrize("bit", [0x1, 0x2, 0x4, 0x8, 0x10, 0x100, 0x200, 0x400])
@@ -94,8 +93,8 @@ def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(
     assert signs_of(channel) == []
     channel.gpu(HEALTHY._replace(at_us=now_us + 5 * SECOND_US, event_reasons=bit), SETTINGS)
     warning = only(channel)
-    assert (warning.sign, warning.severity, warning.since_us) == (sign, Severity.PAGE, now_us)
-    assert warning.evidence["cause"] == cause
+    assert (warning.condition, warning.severity, warning.since_us) == (sign, Severity.PAGE, now_us)
+    assert warning.cause == cause
 
 
 def test_a_slowdown_that_flashes_is_not_one() -> None:
@@ -118,15 +117,15 @@ def test_a_brake_is_over_five_minutes_after_its_last_look() -> None:
 
 def test_little_margin_while_it_works_is_warned_of_and_not_while_it_idles() -> None:
     hot = HEALTHY._replace(margin_c=3.0, temp_c=84.0)
-    assert only(Story(hot).play(0.2).channel()).sign == "margin"
+    assert only(Story(hot).play(0.2).channel()).condition == "margin"
     assert signs_of(Story(hot._replace(util=0.0)).play(0.2).channel()) == []
 
 
 def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
     hot = HEALTHY._replace(margin_c=3.0, temp_c=52.0, mem_temp_c=95.0)
     warning = only(Story(hot).play(0.2).channel())
-    assert warning.evidence["cause"] == "memory_heat"
-    assert "memory 95 °C" in warning.summary
+    assert warning.cause == "memory_heat"
+    assert warning.figures.mem_temp_c == 95.0
 
 
 def test_a_gpu_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> (
@@ -134,10 +133,10 @@ def test_a_gpu_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_
 ):
     quiet = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
     quiet.play(0.3, lambda p, _: p._replace(temp_c=54.0, sm_clock_mhz=1700.0), thermal=0.9)
-    assert only(quiet.channel()).evidence["cause"] == "memory_heat"
+    assert only(quiet.channel()).cause == "memory_heat"
     hot = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
     hot.play(0.3, lambda p, _: p._replace(temp_c=84.0, sm_clock_mhz=1700.0), thermal=0.9)
-    assert only(hot.channel()).evidence["cause"] == "heat"
+    assert only(hot.channel()).cause == "heat"
 
 
 def test_a_known_limit_of_the_memory_counts_where_the_gpu_tells_no_margin() -> None:
@@ -145,16 +144,19 @@ def test_a_known_limit_of_the_memory_counts_where_the_gpu_tells_no_margin() -> N
     settings = DriftSettings(memory_max_c=85.0)
     channel = Story(volta).play(0.2).channel(settings)
     (warning,) = channel.warnings(settings)
-    assert (warning.sign, warning.evidence["cause"]) == ("margin", "memory_heat")
+    assert (warning.condition, warning.cause) == ("margin", "memory_heat")
+    assert warning.figures.least_margin_c == 2.0
     assert signs_of(Story(volta).play(0.2).channel()) == []
 
 
 def test_a_lowered_power_limit_is_told_with_both_figures() -> None:
     story = Story().play(1.0).play(0.2, lambda p, _: p._replace(power_limit_w=390.0, power_w=389.0))
     warning = only(story.channel())
-    assert (warning.sign, warning.severity) == ("power_limit", Severity.WARNING)
-    assert "may draw 390 W, and could draw 700 W before" in warning.summary
-    assert warning.evidence["cause"] == "power_cap"
+    assert (warning.condition, warning.severity) == ("power_limit", Severity.WARNING)
+    figures = warning.figures
+    assert (figures.power_limit_w, figures.usual_power_limit_w) == (390.0, 700.0)
+    assert figures.binding
+    assert warning.cause == "power_cap"
 
 
 def test_a_limit_that_binds_nothing_is_only_mentioned() -> None:
@@ -187,22 +189,21 @@ def slowed(clock: float, watts: float | None = None, **changes: object) -> Story
 
 def test_a_clock_below_what_the_gpu_does_at_this_power_is_warned_of_with_what_it_costs() -> None:
     warning = only(slowed(1860.0).channel())
-    assert (warning.sign, warning.severity) == ("clock_deficit", Severity.WARNING)
-    assert "1860 instead of 1980 MHz" in warning.summary
-    assert "expect decode -3 %" in warning.summary
-    assert "time to first token +5 %" in warning.summary
-    assert warning.evidence["expected"]["decode_pct"] == pytest.approx(-2.8, abs=0.2)
+    assert (warning.condition, warning.severity) == ("clock_deficit", Severity.WARNING)
+    assert (warning.figures.sm_clock_mhz, warning.figures.usual_clock_mhz) == (1860.0, 1980.0)
+    assert warning.expected is not None
+    assert warning.expected.decode_pct == pytest.approx(-2.8, abs=0.2)
+    assert round(warning.expected.ttft_pct) == 5
 
 
 def test_much_less_clock_and_power_without_a_reason_is_a_hidden_limit() -> None:
     warning = only(slowed(799.0, 150.0).channel())
-    assert warning.sign == "hidden_limit"
-    assert warning.evidence["cause"] == "hidden_limit"
-    assert "no reason bit" in warning.summary
+    assert warning.condition == "hidden_limit"
+    assert warning.cause == "hidden_limit"
 
 
 def test_where_reasons_cannot_be_read_nobody_claims_that_there_are_none() -> None:
-    assert only(slowed(799.0, 150.0, event_reasons=None).channel()).sign == "clock_deficit"
+    assert only(slowed(799.0, 150.0, event_reasons=None).channel()).condition == "clock_deficit"
 
 
 def test_a_low_clock_that_throttling_explains_is_told_once() -> None:
@@ -212,8 +213,8 @@ def test_a_low_clock_that_throttling_explains_is_told_once() -> None:
         .play(0.3, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
     )
     warning = only(story.channel())
-    assert warning.sign == "thermal_duty"
-    assert "At 1500 instead of 1980 MHz" in warning.summary
+    assert warning.condition == "thermal_duty"
+    assert (warning.figures.sm_clock_mhz, warning.figures.usual_clock_mhz) == (1500.0, 1980.0)
 
 
 def test_idle_clocks_are_no_deficit() -> None:
@@ -246,7 +247,7 @@ def test_the_clock_that_an_unchanged_limit_leaves_to_heavy_work_is_no_deficit() 
 def test_more_time_at_the_power_cap_than_usual_is_told_where_the_limit_cannot_be_read() -> None:
     unread = Story(HEALTHY._replace(power_limit_w=None)).play(8.0)
     unread.play(0.4, lambda p, _: p._replace(power_w=300.0, sm_clock_mhz=1700.0), power=0.95)
-    assert only(unread.channel()).sign == "power_duty"
+    assert only(unread.channel()).condition == "power_duty"
 
 
 def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back() -> None:
@@ -257,9 +258,9 @@ def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back()
             warmed(story.points, tin_c=44.0, cooling=lambda h: 1.0 if h < 4.5 else 2.0),
         )
     )
-    assert (warning.sign, warning.severity) == ("thermal_residual", Severity.WARNING)
-    assert 5 < warning.evidence["margin_c"] < 10
-    assert warning.evidence["residual_c"] == pytest.approx(13.6, abs=3.0)
+    assert (warning.condition, warning.severity) == ("thermal_residual", Severity.WARNING)
+    assert 5 < warning.figures.margin_c < 10
+    assert warning.figures.residual_c == pytest.approx(13.6, abs=3.0)
 
 
 def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room() -> None:
@@ -267,8 +268,8 @@ def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room(
     warning = only(
         feed(GpuChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4))
     )
-    assert (warning.sign, warning.severity) == ("thermal_residual", Severity.INFO)
-    assert warning.evidence["margin_c"] > 10
+    assert (warning.condition, warning.severity) == ("thermal_residual", Severity.INFO)
+    assert warning.figures.margin_c > 10
 
 
 def with_memory(points: list[GpuPoint], over_c: float) -> list[GpuPoint]:
@@ -299,7 +300,7 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory
         thermal=0.9,
     )
     channel = feed(GpuChannel("GPU-1"), [*healthy, *hot.points])
-    assert [w.sign for w in channel.warnings(SETTINGS) if w.evidence["cause"] != "heat"] == []
+    assert [w.condition for w in channel.warnings(SETTINGS) if w.cause != "heat"] == []
     assert {"thermal_duty", "thermal_residual"} <= set(signs_of(channel))
     newest = channel.history.minutes[-1]
     assert (newest.mem_residual_c or 0.0) - (
@@ -525,8 +526,8 @@ def test_shifting_all_times_shifts_only_the_dates() -> None:
         GpuChannel("GPU-1"), [point._replace(at_us=point.at_us + shift_us) for point in points]
     ).warnings(SETTINGS)
     assert here
-    assert [(w.sign, w.since_us + shift_us, w.evidence, w.summary) for w in here] == [
-        (w.sign, w.since_us, w.evidence, w.summary) for w in there
+    assert [(w.condition, w.since_us + shift_us, w.figures, w.expected) for w in here] == [
+        (w.condition, w.since_us, w.figures, w.expected) for w in there
     ]
 
 
@@ -587,7 +588,7 @@ def test_a_look_from_the_future_does_not_blind_a_gpu(years: float, told: bool) -
     if told:
         channel.advance(look.at_us + 2 * MINUTE_US, SETTINGS)
     (warning,) = hot_after(channel, look.at_us + 2 * MINUTE_US if told else None).warnings(SETTINGS)
-    assert warning.sign == "thermal_duty"
+    assert warning.condition == "thermal_duty"
     assert warning.since_us == pytest.approx(START_US + 2 * HOUR_US, abs=2 * MINUTE_US)
     assert channel.grid.dropped <= 2
     assert max(minute.at_us for minute in channel.history.minutes) < look.at_us
@@ -651,7 +652,7 @@ def test_another_length_of_a_step_blinds_no_gpu(step_s: float) -> None:
     story.at_us += 3 * MINUTE_US  # `channel` was told two more minutes
     story.play(0.4, thermal=0.9)
     (warning,) = feed(channel, story.points[begun:], settings).warnings(settings)
-    assert (warning.sign, channel.grid.dropped) == ("thermal_duty", 0)
+    assert (warning.condition, channel.grid.dropped) == ("thermal_duty", 0)
     assert warning.since_us == pytest.approx(
         START_US + 10 * HOUR_US + 3 * MINUTE_US, abs=step_s * SECOND_US
     )

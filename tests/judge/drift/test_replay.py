@@ -14,7 +14,7 @@ from histories import NOON, a_probe
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.quality.answers import LastAnswers
-from monitor.judge.quality.gate import SEVERAL
+from monitor.judge.quality.flips import SEVERAL
 from monitor.model import CanaryPoint, Kind, Pin, PinnedOutput, Point, Severity
 from monitor.replay.incidents import Entry
 from monitor.replay.judges import Rules

@@ -46,7 +46,7 @@ def played(points: list[GpuPoint]) -> tuple[GpuChannel, dict[str, str]]:
         channel.advance(point.at_us, SETTINGS)
         if channel.open:
             for warning in channel.warnings(SETTINGS):
-                causes.setdefault(warning.sign, str(warning.evidence["cause"]))
+                causes.setdefault(warning.condition, warning.cause.value)
     return channel, causes
 
 

@@ -1,145 +1,162 @@
-"""From what moved and the signs around it to a cause with its evidence.
+"""From observations to a cause with its evidence.
 
-A cause is named only if its proof holds for a GPU of the target; signs beside it make it more or
-less likely; the likeliest is named (profiles.py is the table). Where a proof cannot be seen because
-a reading is missing, and no other cause is proven, the answer is `unexplained` with the reading
-that is missing, never a guess.
+A cause is named only if its predicate holds for a GPU of the target; other observations add to its
+weight or reduce it, and the heaviest is named (catalogue.py). If a predicate is unknown because a
+reading is missing, and no other cause is found, the cause is `unexplained` with the missing
+readings, never a guess.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from monitor.judge.drift.cause.catalogue import CATALOGUE, CauseRule
-from monitor.judge.drift.cause.predicates import Scope
+from monitor.judge.drift.cause.scope import Scope
 from monitor.judge.drift.evidence import GpuComparison, Observations, Pair
-from monitor.judge.drift.gpu.armed import MISSING
 from monitor.model import Cause, Kind
 
-#: Readings as a person knows them, with how to get them.
-MISSING_TEXTS: Mapping[str, str] = {
-    **MISSING,
-    "brake_duty": f"{MISSING['reasons']}, for the power brake",
-    "top_util": "utilisation of the GPU while it works hard (DCGM_FI_DEV_GPU_UTIL; not on MIG)",
-    "temp_c": "temperature of the GPU (DCGM_FI_DEV_GPU_TEMP)",
-    "vram_used_mib": "memory in use on the GPU (DCGM_FI_DEV_FB_USED; GB10 does not tell it)",
-    "waiting": "requests that wait (the metrics page, vllm:num_requests_waiting)",
-}
-NO_GPU = (
-    "readings of the GPU: none is watched (`gpus` of the target: `auto` for GPUs of "
-    "this machine, or {dcgm: URL} of an exporter)"
-)
-UNEXPLAINED_LOOK_AT = (
-    "the server's log since then, other work on the machine, and what was deployed"
-)
+NO_GPU = "gpu"  # as a missing reading: no GPU is watched
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Why, as far as it can be proven: `cause`, the GPU that shows it, the signs seen, and what is
-    missing for other causes' proofs.
+    """Why, as far as the evidence goes.
+
+    `gpu`: the GPU that shows it. `seen`: the observations that added to its weight. `also`: other
+    causes whose predicate holds. `refuted`: causes whose predicate does not. `missing`: the
+    readings without which other predicates are unknown, by name.
     """
 
     cause: Cause
     kind: Kind
     score: float
-    look_at: str
     gpu: GpuComparison | None = None
     seen: Mapping[str, bool | None] = field(default_factory=dict)
-    also: tuple[Cause, ...] = ()  # proven as well, less likely the cause
-    refuted: tuple[Cause, ...] = ()  # seen not to be
+    also: tuple[Cause, ...] = ()
+    refuted: tuple[Cause, ...] = ()
     missing: tuple[str, ...] = ()
 
 
-def attribute(signs: Observations) -> Attribution:
-    """The likeliest cause whose proof holds; `unexplained`, with what is missing, where none
-    does.
-    """
-    looks = [Scope(signs, gpu) for gpu in signs.gpus] or [Scope(signs, None)]
-    scored: list[tuple[float, CauseRule, Scope]] = []
-    lacking: list[str] = []
-    refuted: list[Cause] = []
-    for profile in CATALOGUE:
-        found = [(profile.proof(look), profile.felt(look), look) for look in looks]
-        proven = [look for proof, felt, look in found if proof and felt]
-        if proven:
-            best = max(proven, key=lambda look: _score(profile, look))
-            scored.append((_score(profile, best), profile, best))
-        elif any(proof is None and felt for proof, felt, _ in found):
-            lacking += [
-                name for name in profile.needs if all(_is_missing(look, name) for look in looks)
-            ]
-        elif all(proof is False for proof, _, _ in found):
-            refuted.append(profile.cause)
-    missing = tuple(MISSING_TEXTS.get(name, name) for name in dict.fromkeys(lacking))
-    if not signs.gpus and missing:
-        missing = (NO_GPU, *(text for text in missing if text == MISSING_TEXTS["waiting"]))
-    if not scored:
+@dataclass(slots=True)
+class _Tried:
+    """What trying every cause on every GPU gives."""
+
+    candidates: list[tuple[float, CauseRule, Scope]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    refuted: list[Cause] = field(default_factory=list)
+
+
+def attribute(observed: Observations) -> Attribution:
+    """Returns the heaviest cause whose predicate holds; else `unexplained` with what is missing."""
+    scopes = [Scope(observed, gpu) for gpu in observed.gpus] or [Scope(observed, None)]
+    tried = _Tried()
+    for rule in CATALOGUE:
+        _try(rule, scopes, tried)
+    if not tried.candidates:
         return Attribution(
-            Cause.UNEXPLAINED,
-            _kind_of(signs),
-            0.0,
-            UNEXPLAINED_LOOK_AT,
-            looks[0].gpu,
-            {},
-            (),
-            tuple(refuted),
-            missing,
+            cause=Cause.UNEXPLAINED,
+            kind=_kind_of(observed),
+            score=0.0,
+            gpu=scopes[0].gpu,
+            refuted=tuple(tried.refuted),
+            missing=_missing(observed, tried.missing),
         )
-    scored.sort(key=lambda entry: -entry[0])
-    score, profile, look = scored[0]
-    seen = {name: sign(look) for name, sign, _ in profile.signs}
-    also = tuple(other.cause for _, other, _ in scored[1:])
+    (score, rule, scope), *others = sorted(tried.candidates, key=lambda entry: -entry[0])
     return Attribution(
-        profile.cause, profile.kind, score, profile.look_at, look.gpu, seen, also, tuple(refuted)
+        cause=rule.cause,
+        kind=rule.kind,
+        score=score,
+        gpu=scope.gpu,
+        seen={support.name: support.holds(scope) for support in rule.support},
+        also=tuple(other.cause for _, other, _ in others),
+        refuted=tuple(tried.refuted),
     )
 
 
-def _is_missing(look: Scope, name: str) -> bool:
-    """Whether a reading is not known now, of this GPU or of the server."""
-    if hasattr(look.signs.flow, name):
-        return getattr(look.signs.flow, name).now is None
-    return look.gpu is None or getattr(look.gpu, name).now is None
+def _try(rule: CauseRule, scopes: list[Scope], tried: _Tried) -> None:
+    results = [(rule.predicate(scope), rule.felt(scope), scope) for scope in scopes]
+    holding = [scope for holds, felt, scope in results if holds and felt]
+    if holding:
+        best = max(holding, key=lambda scope: _score(rule, scope))
+        tried.candidates.append((_score(rule, best), rule, best))
+    elif any(holds is None and felt for holds, felt, _ in results):
+        tried.missing += [
+            name for name in rule.needs if all(_is_missing(scope, name) for scope in scopes)
+        ]
+    elif all(holds is False for holds, _, _ in results):
+        tried.refuted.append(rule.cause)
 
 
-def _score(profile: CauseRule, look: Scope) -> float:
-    return profile.weight + sum(weight for _, sign, weight in profile.signs if sign(look))
+def _missing(observed: Observations, names: list[str]) -> tuple[str, ...]:
+    """Each missing reading once; without a GPU, the GPU in place of its readings."""
+    missing = tuple(dict.fromkeys(names))
+    if observed.gpus or not missing:
+        return missing
+    return (NO_GPU, *(name for name in missing if name == "waiting"))
 
 
-def _kind_of(signs: Observations) -> Kind:
-    """Of something that nothing explains: what was felt."""
-    channels = set(signs.effects)
+def _is_missing(scope: Scope, name: str) -> bool:
+    """Whether a reading of this GPU or of the server is not known now."""
+    if name in FLOW_READINGS:
+        return reading(scope.observed, scope.gpu, name).now is None
+    return scope.gpu is None or reading(scope.observed, scope.gpu, name).now is None
+
+
+def _score(rule: CauseRule, scope: Scope) -> float:
+    return rule.weight + sum(s.weight for s in rule.support if s.holds(scope))
+
+
+def _kind_of(observed: Observations) -> Kind:
+    """Returns the kind of an unexplained problem: by what was felt."""
+    channels = set(observed.effects)
     if channels <= {"level"}:
         return Kind.SERVICE_LEVEL
     return Kind.SLOW_START if channels == {"start"} else Kind.SPEED
 
 
 GPU_READINGS = (
-    "temp_c", "mem_temp_c", "margin_c", "sm_clock_mhz", "mem_clock_mhz", "util", "power_w", "power_limit_w", "vram_used_mib",
-    "thermal_duty", "power_duty", "brake_duty", "top_util", "top_power_w", "idle_util",
-)  # fmt: skip
+    "temp_c",
+    "mem_temp_c",
+    "margin_c",
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "util",
+    "power_w",
+    "power_limit_w",
+    "vram_used_mib",
+    "thermal_duty",
+    "power_duty",
+    "brake_duty",
+    "top_util",
+    "top_power_w",
+    "idle_util",
+)
 FLOW_READINGS = (
-    "running", "waiting", "kv_usage", "queue_ms", "prefill_ms", "preemptions", "steps_s", "spec_acceptance", "prompt_len", "cached_share",
-)  # fmt: skip
+    "running",
+    "waiting",
+    "kv_usage",
+    "queue_ms",
+    "prefill_ms",
+    "preemptions",
+    "steps_s",
+    "spec_acceptance",
+    "prompt_len",
+    "cached_share",
+)
 
 
-def figures(look_at: Observations, gpu: GpuComparison | None) -> dict[str, Any]:
-    """The readings beside an effect, before and now, as evidence: only those that are known."""
-    pairs: dict[str, Pair] = {}
-    if gpu is not None:
-        pairs |= {name: getattr(gpu, name) for name in GPU_READINGS}
-    pairs |= {name: getattr(look_at.flow, name) for name in FLOW_READINGS}
-    found = {
-        name: {"before": _short(pair.before), "now": _short(pair.now)}
-        for name, pair in pairs.items()
-        if pair.now is not None
-    }
+def reading(observed: Observations, gpu: GpuComparison | None, name: str) -> Pair:
+    """Returns one reading of the GPU or of the server by its name."""
+    pair: Pair = getattr(observed.flow if name in FLOW_READINGS else gpu, name)
+    return pair
+
+
+def readings(observed: Observations, gpu: GpuComparison | None) -> dict[str, Pair]:
+    """Returns the readings that are known now, before and now, by name."""
+    names = FLOW_READINGS if gpu is None else (*GPU_READINGS, *FLOW_READINGS)
+    pairs = {name: reading(observed, gpu, name) for name in names}
+    found = {name: pair for name, pair in pairs.items() if pair.now is not None}
     if gpu is not None and gpu.residual_c is not None:
-        found["thermal_residual_c"] = {"before": 0.0, "now": _short(gpu.residual_c)}
+        found["thermal_residual_c"] = Pair(0.0, gpu.residual_c)
     return found
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from monitor.judge.drift.evidence import Armed, GpuComparison, GpuWarning
+from monitor.judge.drift.evidence import Armed, GpuComparison
 from monitor.judge.drift.gpu.armed import MISSING, armed_of, missing_of
 from monitor.judge.drift.gpu.attendance import Attendance
 from monitor.judge.drift.gpu.clock_model import ClockModel, Deficit
@@ -33,12 +33,12 @@ from monitor.judge.drift.gpu.readings import (
     tells_of_gpu,
 )
 from monitor.judge.drift.gpu.rules import EXPLAINING, FREEZING, RULES, Normal, is_dull, judge_minute
-from monitor.judge.drift.gpu.texts import Scene, warned_of
 from monitor.judge.drift.gpu.thermal_model import ThermalModel
 from monitor.judge.drift.gpu.time_grid import GpuGrid
+from monitor.judge.drift.gpu.warnings import Scene, warned_of
 from monitor.judge.drift.settings import HOUR_US, MINUTE_US, DriftSettings
 from monitor.judge.drift.stats.hysteresis import Latch, Usual
-from monitor.model import CanaryPoint, GpuPoint, Outcome
+from monitor.model import CanaryPoint, GpuPoint, GpuWarning, Outcome
 
 POLLS = 2  # in a row: a hardware slowdown may flash at a change of P-state
 HARDWARE = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monitor.judge.drift.settings import DriftSettings
-from monitor.model import CanaryPoint
+from monitor.model import CanaryPoint, Predicted
 
 
 class Slope(NamedTuple):
@@ -26,17 +26,6 @@ class Slope(NamedTuple):
     low: float
     high: float
     samples: int
-
-
-class Predicted(NamedTuple):
-    """What a clock is expected to do to what is felt, in per cent; low and high bound it."""
-
-    decode_pct: float
-    decode_low_pct: float
-    decode_high_pct: float
-    ttft_pct: float
-    ttft_low_pct: float
-    ttft_high_pct: float
 
 
 class Prior(NamedTuple):

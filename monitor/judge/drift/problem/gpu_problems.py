@@ -1,5 +1,5 @@
-"""What the GPUs warn of, put together: which warnings are one trouble, which GPU it is named
-after, since when. Pure.
+"""The warnings of GPUs as problems: which of them are one, since when, and after which GPU it is
+named. Pure.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from monitor.judge.drift.cause.attribution import attribute
-from monitor.judge.drift.evidence import GpuWarning, Observations
+from monitor.judge.drift.evidence import Observations
 from monitor.judge.drift.problem.problem import FAMILY, LOUDNESS, Observed, Problem, family, name_of
 from monitor.judge.drift.settings import MINUTE_US
-from monitor.model import Cause, Kind
+from monitor.model import Cause, GpuWarning, Kind
 
-#: What the warnings of GPUs may say, with scores beside those of causes.py: a GPU that says it
-#: itself is worth a little more.
+#: Scores of the causes that GPUs warn of, on the scale of the catalogue's: a GPU's own warning
+#: counts a little more.
 GPU_SCORES: Mapping[Cause, float] = {
     Cause.POWER_BRAKE: 7.0,
     Cause.MEMORY_HEAT: 6.5,
@@ -22,35 +22,26 @@ GPU_SCORES: Mapping[Cause, float] = {
     Cause.POWER_CAP: 5.5,
     Cause.HIDDEN_LIMIT: 4.5,
 }
-SIGN_ORDER = (
-    "brake",
-    "hw_thermal",
-    "thermal_duty",
-    "power_limit",
-    "power_duty",
-    "hidden_limit",
-    "margin",
-    "memory_residual",
-    "clock_deficit",
-)
-TOGETHER_US = 15 * MINUTE_US  # GPUs that fall ill within so much of each other do so for one reason
+TOGETHER_US = 15 * MINUTE_US  # GPUs that begin this close to each other share a reason
 
 
-def gpu_troubles(seen: Observed, held: Mapping[str, Problem], now_us: int) -> dict[str, Problem]:
-    """The warnings of all GPUs, by what they are about: thermal, power, or (main) a clock that is
-    low for another reason. GPUs that fall ill together, as in a hot room, are one trouble; one
-    that falls ill at another time is its own, named with its UUID.
+def gpu_problems(seen: Observed, held: Mapping[str, Problem], now_us: int) -> dict[str, Problem]:
+    """Returns the problems that the GPUs warn of, by name: thermal, power, or (main) a clock that
+    is low for another reason.
+
+    GPUs that begin together, as in a hot room, are one problem; a GPU that begins at another time
+    has its own, named with its UUID.
     """
     families: dict[str, list[GpuWarning]] = {}
     for warning in [_explained(warning, seen) for warning in seen.warned]:
-        families.setdefault(name_of(_cause_of(warning)), []).append(warning)
+        families.setdefault(name_of(warning.cause), []).append(warning)
     grouped = {
         name: group
         for kind, warnings in families.items()
         for name, group in _together(kind, warnings, held).items()
     }
     return {
-        name: _of_warnings(name, group, seen.signs.calm, held.get(name), now_us)
+        name: _problem(name, group, seen.observations.calm, held.get(name), now_us)
         for name, group in grouped.items()
     }
 
@@ -58,128 +49,96 @@ def gpu_troubles(seen: Observed, held: Mapping[str, Problem], now_us: int) -> di
 def _together(
     kind: str, warnings: Sequence[GpuWarning], held: Mapping[str, Problem]
 ) -> dict[str, list[GpuWarning]]:
-    """The warnings of one family, by the name of the trouble they belong to. A GPU stays in the
-    trouble that it is in.
+    """The warnings of one family, by the name of their problem. A GPU stays in the problem that it
+    is in.
     """
     if kind == "main":
         return {kind: list(warnings)}
-    own = {name: trouble for name, trouble in held.items() if family(name) == kind}
-    ill = {
-        name: set(trouble.evidence["gpus"])
-        for name, trouble in own.items()
-        if "gpus" in trouble.evidence
-    }
-    felt = next(
-        (name for name in own if name not in ill), None
-    )  # before any GPU said so: that is what they say now
-    since_us: dict[str, int] = {}
-    for warning in warnings:
-        since_us[warning.subject] = min(
-            warning.since_us, since_us.get(warning.subject, warning.since_us)
-        )
+    own = {name: problem for name, problem in held.items() if family(name) == kind}
+    warned = {name: problem.gpus for name, problem in own.items() if problem.warnings}
+    # measured before any GPU warned: the warnings belong to it
+    felt = next((name for name in own if name not in warned), None)
+    since_us = _first_warnings(warnings)
     names = dict.fromkeys(since_us, felt) if felt is not None else {}
-    names |= {gpu: name for gpu in since_us for name in ill if gpu in ill[name]}
+    names |= {gpu: name for gpu in since_us for name in warned if gpu in warned[name]}
     for gpu in sorted(since_us.keys() - names.keys(), key=lambda gpu: (since_us[gpu], gpu)):
         near = [
             names[other] for other in names if abs(since_us[other] - since_us[gpu]) <= TOGETHER_US
         ]
-        names[gpu] = (
-            near[0] if near else f"{kind} {gpu}" if kind in {*own, *names.values()} else kind
-        )
+        taken = kind in {*own, *names.values()}
+        names[gpu] = near[0] if near else f"{kind} {gpu}" if taken else kind
     return {
-        name: [w for w in warnings if names[w.subject] == name]
+        name: [w for w in warnings if names[w.uuid] == name]
         for name in dict.fromkeys(names.values())
     }
 
 
-def _place(sign: str) -> int:
-    """What is told first: what the driver counts, then what follows from it."""
-    return SIGN_ORDER.index(sign) if sign in SIGN_ORDER else len(SIGN_ORDER)
+def _first_warnings(warnings: Sequence[GpuWarning]) -> dict[str, int]:
+    """When each GPU began, by UUID."""
+    since_us: dict[str, int] = {}
+    for warning in warnings:
+        since_us[warning.uuid] = min(warning.since_us, since_us.get(warning.uuid, warning.since_us))
+    return since_us
 
 
 def _explained(warning: GpuWarning, seen: Observed) -> GpuWarning:
-    """A low clock that the GPU itself does not explain may be explained by how it was before and
-    is now.
+    """The warning; a low clock that the GPU itself does not explain gets the cause that the
+    comparison of before and now gives.
     """
-    if _cause_of(warning) is not Cause.UNEXPLAINED:
+    if warning.cause is not Cause.UNEXPLAINED:
         return warning
-    gpu = next((gpu for gpu in seen.signs.gpus if gpu.uuid == warning.subject), None)
-    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.signs.flow))
-    return (
-        replace(warning, evidence={**warning.evidence, "cause": why.cause.value})
-        if why.cause in GPU_SCORES
-        else warning
-    )
+    gpu = next((gpu for gpu in seen.observations.gpus if gpu.uuid == warning.uuid), None)
+    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.observations.flow))
+    return replace(warning, cause=why.cause) if why.cause in GPU_SCORES else warning
 
 
-def _cause_of(warning: GpuWarning) -> Cause:
-    return Cause(warning.evidence.get("cause", Cause.UNEXPLAINED))
-
-
-def _of_warnings(
+def _problem(
     name: str,
     warnings: Sequence[GpuWarning],
-    calm: Sequence[str],
+    calm: tuple[str, ...],
     held: Problem | None,
     now_us: int,
 ) -> Problem:
-    gpus = sorted({w.subject for w in warnings})
-    held = held if held is not None and _goes_on(held, gpus) else None
-    first = None if held is None else held.subject
-    loudest = max(
-        warnings,
-        key=lambda w: (
-            LOUDNESS.index(w.severity),
-            GPU_SCORES.get(_cause_of(w), 0.0),
-            w.subject == first,
-            -w.since_us,
-        ),
+    held = held if held is not None and _goes_on(held, warnings) else None
+    loudest, *others = _by_weight(warnings, None if held is None else held.subject)
+    kind = FAMILY.get(loudest.cause, Kind.SPEED)
+    begun_us = [w.since_us for w in warnings] + ([] if held is None else [held.since_us])
+    own_subject = "decode" if kind is Kind.SPEED else loudest.uuid
+    return Problem(
+        name=name,
+        kind=kind,
+        subject=own_subject if held is None else held.subject,
+        severity=loudest.severity,
+        since_us=min(begun_us),
+        opened_us=now_us if held is None else held.opened_us,
+        cause=loudest.cause,
+        score=GPU_SCORES.get(loudest.cause, 0.0),
+        calm=calm,
+        warnings=(loudest, *others),
     )
-    cause, kind = _cause_of(loudest), FAMILY.get(_cause_of(loudest), Kind.SPEED)
-    subject = (
-        held.subject if held is not None else "decode" if kind is Kind.SPEED else loudest.subject
-    )
-    since_us = min([w.since_us for w in warnings] + ([held.since_us] if held is not None else []))
-    evidence = {
-        "signs": sorted({w.sign for w in warnings}),
-        "gpus": gpus,
-        "calm": list(calm),
-        **{key: value for key, value in loudest.evidence.items() if key != "cause"},
-    }
-    in_order = sorted(
+
+
+def _by_weight(warnings: Sequence[GpuWarning], subject: str | None) -> list[GpuWarning]:
+    """The warnings, the one that names the problem first: the most severe, then the best proven,
+    then that of the GPU it is named after already, then the earliest.
+    """
+    return sorted(
         warnings,
         key=lambda w: (
             -LOUDNESS.index(w.severity),
-            w.subject != subject,
-            _place(w.sign),
-            w.subject,
+            -GPU_SCORES.get(w.cause, 0.0),
+            w.uuid != subject,
+            w.since_us,
         ),
     )
-    opened_us = held.opened_us if held is not None else now_us
-    told = [w.summary for w in in_order]
-    return Problem(
-        name,
-        kind,
-        subject,
-        loudest.severity,
-        since_us,
-        opened_us,
-        cause,
-        GPU_SCORES.get(cause, 0.0),
-        evidence,
-        told,
-    )
 
 
-def _goes_on(held: Problem, gpus: Sequence[str]) -> bool:
-    """Whether these GPUs' trouble is still the one that was open: it is felt, or the GPU it is
-    named after is still ill. A trouble of which that GPU is well again is over, and what others
-    still show is another one, with a subject and a beginning of its own.
+def _goes_on(held: Problem, warnings: Sequence[GpuWarning]) -> bool:
+    """Whether the warnings continue the open problem: it is felt, or the GPU it is named after
+    still warns. If that GPU is well again, what others show is another problem with its own subject
+    and beginning.
     """
-    if "effects" in held.evidence:
+    if held.effects:
         return True
-    return (
-        bool(set(gpus) & set(held.evidence.get("gpus", ())))
-        if held.kind == Kind.SPEED
-        else held.subject in gpus
-    )
+    gpus = {warning.uuid for warning in warnings}
+    return bool(gpus & held.gpus) if held.kind is Kind.SPEED else held.subject in gpus
