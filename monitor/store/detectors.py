@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -22,7 +23,7 @@ class StoredDetector:
     at_us: int
     version: str
     state: str
-    armed: tuple[Mapping[str, object], ...]
+    armed: tuple[Mapping[str, Any], ...]
     cursor: Cursor
     pin: int  # the newest pin that it has read
     note: str | None = None
@@ -78,7 +79,7 @@ def save(connection: Connection, target_id: int, stored: StoredDetector) -> None
 class DetectorSummary:
     """Which parts of a target's detection are armed, without the state itself."""
 
-    armed: tuple[Mapping[str, object], ...]
+    armed: tuple[Mapping[str, Any], ...]
     note: str | None
 
 
