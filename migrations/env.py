@@ -1,5 +1,5 @@
-"""Alembic's entry: the connection comes from the program (monitor/store/migrate.py); there is no
-alembic.ini.
+"""Alembic's entry point: the connection comes from the program (monitor/store/migrate.py); there is
+no alembic.ini.
 """
 
 from alembic import context
@@ -9,7 +9,7 @@ from monitor.store.tables import metadata
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise SystemExit(
-        "migrations run through vllm-canary itself: it opens the database and brings it up to date"
+        "migrations are run by vllm-canary itself: it opens the database and updates it"
     )
 context.configure(
     connection=connection,

@@ -1,20 +1,20 @@
-"""Text that a server or a model wrote, made fit for a log, a table, a message and a database. Pure.
+"""Text from a server or a model, made safe for a log, a table, a message and a database. Pure.
 
-It may be of any length, steer a terminal (escape sequences), forge a line of a log (line breaks),
-turn the reading direction round (U+202E), or hold what no file takes. What is kept of it as data
-goes through `whole_text`, what people read through `one_line`.
+It may be of any length, control a terminal (escape sequences), forge a line of a log (line breaks),
+reverse the reading direction (U+202E), or contain characters that no file accepts. Text that is
+stored as data goes through `whole_text`, text that people read through `one_line`.
 """
 
 from __future__ import annotations
 
-# characters of a sentence about one sample: a sample is to take 1 kB in the history, all told
+# characters of a sentence about one sample: a sample takes about 1 kB in the history
 LONGEST_DETAIL = 400
 
 
 def whole_text(text: str) -> str:
-    """Text that every file, terminal and database takes. JSON may hold half a surrogate pair, which
-    no encoding takes, and U+0000, which PostgreSQL refuses: each becomes U+FFFD; two halves in a
-    row become one character.
+    """Text that every file, terminal and database accepts. JSON may contain half a surrogate pair,
+    which has no encoding, and U+0000, which PostgreSQL refuses: each becomes U+FFFD; two halves in
+    a row become one character.
     """
     if text.isascii() and "\0" not in text:
         return text
@@ -25,12 +25,11 @@ def whole_text(text: str) -> str:
 
 def one_line(text: str, limit: int = LONGEST_DETAIL) -> str:
     """One printable line of at most `limit` characters: line breaks become blanks, other control
-    characters are spelled (`\\x1b`).
+    characters are escaped (`\\x1b`).
     """
-    cut = (
-        text if len(text) <= limit else text[: limit - 1] + "…"
-    )  # first: spelling a megabyte takes as long as it is
-    line = "".join(_spelled(character) for character in cut)
+    # Cut first: escaping a megabyte takes long.
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    line = "".join(_escaped(character) for character in cut)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -40,8 +39,8 @@ def printable(text: str) -> str:
 
 
 def both_ends(text: str, limit: int) -> str:
-    """One printable line whose middle is left out where it is longer than `limit`: for a sentence
-    that quotes first and then says why.
+    """One printable line, without its middle where it is longer than `limit`: for a sentence with a
+    quotation first and the reason last.
     """
     if len(text) <= limit:
         return one_line(text, limit)
@@ -49,13 +48,13 @@ def both_ends(text: str, limit: int) -> str:
     return f"{one_line(text[:half], half)} … {one_line(text[-half:], half)}"
 
 
-def _spelled(character: str) -> str:
+def _escaped(character: str) -> str:
     if character.isprintable():
         return character
     return " " if character in "\n\r\t\u00a0\u2028\u2029" else ascii(character)[1:-1]
 
 
 def shown(text: str, limit: int = 80) -> str:
-    """An answer, or its head, in quotes; what does not print is spelled."""
+    """An answer, or its beginning, in quotes; unprintable characters are escaped."""
     text = text.strip()
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")

@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Times in views are ISO 8601 in UTC with microseconds; each database writes them in its own way.
+# Times in views are ISO 8601 in UTC with microseconds; the expression depends on the database.
 ISO = {
     "sqlite": (
         "strftime('%Y-%m-%dT%H:%M:%S', {us} / 1000000, 'unixepoch') || printf('.%06dZ', "
@@ -20,8 +20,8 @@ ISO = {
     ),
 }
 
-#: The documented face of the history: exactly the fields of a sample (docs/units.md), for people
-#: who bring their own SQL.
+#: The documented interface of the history: exactly the fields of a sample (docs/units.md), for
+#: people's own SQL.
 SAMPLES_VIEW = """
 CREATE VIEW samples AS SELECT
     s.id AS id,
@@ -89,8 +89,8 @@ LEFT JOIN fingerprint f ON f.id = s.fingerprint_id
 LEFT JOIN output o ON o.id = s.output_id
 """
 
-#: Readings of the metrics page with what happened since the last one. A counter that fell, and the
-#: first reading of a start, give NULL.
+#: Readings of the metrics page with the changes since the previous one, which are NULL for a
+#: counter that fell and for the first reading of a start.
 READINGS_VIEW = """
 CREATE VIEW server_readings AS
 WITH step AS (
@@ -102,15 +102,21 @@ WITH step AS (
     WINDOW w AS (PARTITION BY r.target_id, r.process_start_id ORDER BY r.at_us)
 )
 SELECT target, {at} AS at, seconds, running, waiting, kv_usage,
-    CASE WHEN d_engine_steps >= 0 AND seconds > 0 THEN d_engine_steps / seconds END AS engine_steps_s,
-    CASE WHEN d_prompt_tokens >= 0 AND seconds > 0 THEN d_prompt_tokens / seconds END AS prompt_tok_s,
-    CASE WHEN d_generation_tokens >= 0 AND seconds > 0 THEN d_generation_tokens / seconds END AS generation_tok_s,
+    CASE WHEN d_engine_steps >= 0 AND seconds > 0
+        THEN d_engine_steps / seconds END AS engine_steps_s,
+    CASE WHEN d_prompt_tokens >= 0 AND seconds > 0
+        THEN d_prompt_tokens / seconds END AS prompt_tok_s,
+    CASE WHEN d_generation_tokens >= 0 AND seconds > 0
+        THEN d_generation_tokens / seconds END AS generation_tok_s,
     CASE WHEN d_preemptions >= 0 THEN d_preemptions END AS preemptions,
     CASE WHEN d_requests_finished >= 0 THEN d_requests_finished END AS requests_finished,
     CASE WHEN d_requests_aborted >= 0 THEN d_requests_aborted END AS requests_aborted,
-    CASE WHEN d_queue_count > 0 AND d_queue_s_sum >= 0 THEN 1000 * d_queue_s_sum / d_queue_count END AS queue_mean_ms,
-    CASE WHEN d_prefill_count > 0 AND d_prefill_s_sum >= 0 THEN 1000 * d_prefill_s_sum / d_prefill_count END AS prefill_mean_ms,
-    CASE WHEN d_draft_tokens > 0 AND d_accepted_tokens >= 0 THEN d_accepted_tokens / d_draft_tokens END AS spec_acceptance
+    CASE WHEN d_queue_count > 0 AND d_queue_s_sum >= 0
+        THEN 1000 * d_queue_s_sum / d_queue_count END AS queue_mean_ms,
+    CASE WHEN d_prefill_count > 0 AND d_prefill_s_sum >= 0
+        THEN 1000 * d_prefill_s_sum / d_prefill_count END AS prefill_mean_ms,
+    CASE WHEN d_draft_tokens > 0 AND d_accepted_tokens >= 0
+        THEN d_accepted_tokens / d_draft_tokens END AS spec_acceptance
 FROM step
 """
 COUNTERS = (
@@ -128,10 +134,12 @@ COUNTERS = (
     "accepted_tokens",
 )
 
-#: Every start of a server's process, and how long it took from there to our first answer.
+#: Every start of a server's process, with the time to our first answer.
 STARTS_VIEW = """
-CREATE VIEW process_starts AS SELECT t.name AS target, {started_at} AS started_at, {seen_at} AS seen_at, p.source AS source,
-    {first_answer_at} AS first_answer_at, (p.first_answer_at_us - p.started_at_us) / 1000000.0 AS startup_s
+CREATE VIEW process_starts AS
+SELECT t.name AS target, {started_at} AS started_at, {seen_at} AS seen_at, p.source AS source,
+    {first_answer_at} AS first_answer_at,
+    (p.first_answer_at_us - p.started_at_us) / 1000000.0 AS startup_s
 FROM process_start p JOIN target t ON t.id = p.target_id
 """
 
@@ -556,7 +564,9 @@ def upgrade() -> None:
 
 
 def _create_views(iso: str) -> None:
-    """The public views; `iso` writes the microseconds of a column as text in this database."""
+    """Creates the public views; `iso` formats the microseconds of a column as text in this
+    database.
+    """
 
     def at(column: str) -> str:
         return f"CASE WHEN {column} IS NULL THEN NULL ELSE {iso.replace('{us}', column)} END"
@@ -579,4 +589,4 @@ def _create_views(iso: str) -> None:
 def _view(text: str, **parts: str) -> None:
     for name, part in parts.items():
         text = text.replace("{" + name + "}", part)
-    op.execute(sa.text(text.replace(":", "\\:")))  # a colon would be taken for a bound parameter
+    op.execute(sa.text(text.replace(":", "\\:")))  # a colon would start a bound parameter

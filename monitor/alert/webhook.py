@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +13,7 @@ from monitor.__about__ import __version__
 from monitor.alert.channel import DeliveryError
 from monitor.config.settings import ChannelSettings
 from monitor.config.values import is_loopback
+from monitor.tls import well_known_authorities
 
 #: Client errors that may pass with time: request time-out, conflict, too early, too many requests.
 TRY_AGAIN = frozenset({408, 409, 425, 429})
@@ -22,14 +21,6 @@ TRY_AGAIN = frozenset({408, 409, 425, 429})
 #: rotated: retried for 13 minutes (outbox.BACK_OFF), then given up. All others are final.
 MAY_COME_BACK = frozenset({401, 403, 404, 405})
 ATTEMPTS = 6
-
-
-@cache
-def _authorities() -> ssl.SSLContext:
-    """Returns the certificate authorities. Reading them takes 30 to 100 ms: done once, and not on
-    the loop that takes time stamps.
-    """
-    return httpx.create_ssl_context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +46,12 @@ class Webhook:
         }
         parts = urlsplit(address)
         try:
-            # plain HTTP needs no authorities: redirects to HTTPS are not followed
-            verify = await asyncio.to_thread(_authorities) if parts.scheme == "https" else False
+            # Plain HTTP needs no authorities, and no redirect leads from it to HTTPS.
+            verify = (
+                await asyncio.to_thread(well_known_authorities)
+                if parts.scheme == "https"
+                else False
+            )
             async with (
                 # for the whole request: httpx times each read, and an answer may come in drips
                 asyncio.timeout(self.settings.timeout),

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from monitor.cli.common import CommandError, print_json
 from monitor.cli.configured import chosen_probes, settings_of
-from monitor.config.settings import ChannelSettings, Settings, TargetSettings
+from monitor.config.settings import ChannelSettings, Settings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import GpuWatches
 from monitor.errors import UNMEASURED, USAGE, UserError
-from monitor.measure.gpu.dcgm import missing_proof
+from monitor.measure.gpu.dcgm import missing_evidence
 from monitor.measure.gpu.report import gpu_report
 from monitor.measure.gpu.watch import GpuWatch
 from monitor.measure.server import api
@@ -126,7 +127,7 @@ def _gpu_watch(watch: GpuWatch) -> Check | None:
         return Check("GPU", "unknown", state.reason or "not read yet", needed_for)
     gpus = ", ".join(gpu.name or gpu.uuid for gpu in identity.gpus)
     readings = watch.before(time.monotonic_ns()).values()
-    missing = next((text for text in map(missing_proof, readings) if text is not None), None)
+    missing = next((text for text in map(missing_evidence, readings) if text is not None), None)
     detail = f"{gpus}; driver {identity.driver_version or 'unknown'}"
     return Check("GPU", "good" if missing is None else "unknown", detail, missing)
 

@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from monitor.cli.common import CommandError
+from monitor.config.places import default_database, find_config
 from monitor.config.probes import load_probes
-from monitor.config.settings import (
-    Settings,
-    TargetSettings,
-    default_database,
-    find_config,
-    load_settings,
-    settings_for_url,
-)
+from monitor.config.settings import Settings, load_settings, settings_for_url
+from monitor.config.target import TargetSettings
 from monitor.model import Probe
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from monitor.cli.common import print_json
 from monitor.cli.configured import chosen_targets, settings_of
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import GpuWatches, TargetGpus
 from monitor.errors import UserError
 from monitor.judge.identity import digest

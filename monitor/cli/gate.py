@@ -15,7 +15,9 @@ from rich.text import Text
 from monitor.cli.common import CommandError, print_json
 from monitor.cli.configured import chosen_probes, known_target, settings_of
 from monitor.cli.gate_server import Candidate, JudgedRun, Production, read_production
-from monitor.config.settings import Settings, TargetSettings, find_config, settings_for_url
+from monitor.config.places import find_config
+from monitor.config.settings import Settings, settings_for_url
+from monitor.config.target import TargetSettings
 from monitor.errors import REGRESSION, UNMEASURED
 from monitor.judge.quality.candidate import ProbeResult, conclude, judge_candidate
 from monitor.judge.quality.candidate_speed import judge_decoding, steadiest

@@ -9,7 +9,7 @@ from datetime import timedelta
 import httpx
 
 from monitor.cli.common import CommandError, no_such, now_utc
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.scoring import scored_shift
 from monitor.judge.identity import compare
 from monitor.judge.quality.candidate import Round

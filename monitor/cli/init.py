@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from monitor.cli.common import CommandError, print_json
 from monitor.cli.init_probes import Written, try_probe
-from monitor.config import ConfigError, Problem, Settings, load_probes, shipped_probes_dir
+from monitor.config import ConfigError, FileProblem, Settings, load_probes, shipped_probes_dir
 from monitor.config.text import sample_config
 from monitor.config.yamlfile import sentence
 from monitor.errors import UNMEASURED
@@ -80,7 +80,7 @@ def _settings(target: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate({"targets": [target]})
     except ValidationError as error:
-        problems = [Problem("init", None, sentence(e, Settings)) for e in error.errors()]
+        problems = [FileProblem("init", None, sentence(e, Settings)) for e in error.errors()]
         raise ConfigError(problems) from None
 
 

@@ -14,7 +14,8 @@ from datetime import timedelta
 from monitor.cli.common import CommandError, print_json
 from monitor.cli.configured import chosen_probes, chosen_targets, settings_of
 from monitor.cli.pin_recording import Plan, Recorded, Recording
-from monitor.config.settings import Settings, TargetSettings
+from monitor.config.settings import Settings
+from monitor.config.target import TargetSettings
 from monitor.config.values import parse_duration
 from monitor.daemon.identity import Keeps
 from monitor.daemon.oneshot import watching

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from monitor.cli.common import CommandError, database_of, now_utc, print_json
 from monitor.cli.configured import chosen_probes, settings_of
-from monitor.config.settings import find_config
+from monitor.config.places import find_config
 from monitor.errors import UNMEASURED
 from monitor.model import Pin
 from monitor.show.records import pin_record

@@ -13,7 +13,8 @@ from pathlib import Path
 from monitor.cli.common import print_json
 from monitor.cli.configured import chosen_probes, chosen_targets, settings_of
 from monitor.config.problems import ConfigError
-from monitor.config.settings import Settings, TargetSettings
+from monitor.config.settings import Settings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import GpuWatches
 from monitor.daemon.identity import Keeps
 from monitor.daemon.lanes import lease_name, leased

@@ -43,7 +43,7 @@ class TargetStatus:
     overdue: Sequence[str]
     skipped_24h: Mapping[str, int]
     last_samples: Sequence[Sample]
-    learnt: detectors.Learnt | None
+    learnt: detectors.DetectorSummary | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def read_status(database: str, now: datetime) -> Status:
     """The state as the history tells it."""
     with reading(database) as connection:
         open_now = incidents.open_incidents(connection)
-        learnt = detectors.learnt_of(connection)
+        learnt = detectors.summaries(connection)
         targets = [
             _target(
                 row,
@@ -95,7 +95,7 @@ def _target(
     last: Sequence[Sample],
     skipped: Mapping[str, int],
     open_here: Sequence[Incident],
-    learnt: detectors.Learnt | None,
+    learnt: detectors.DetectorSummary | None,
     now: datetime,
 ) -> TargetStatus:
     """A target whose probes are overdue is unknown, whatever its last samples were."""
@@ -187,7 +187,7 @@ def _cells(s: Sample, overdue: Sequence[str]) -> list[object]:
     ]
 
 
-def _print_detection(out: Console, learnt: detectors.Learnt) -> None:
+def _print_detection(out: Console, learnt: detectors.DetectorSummary) -> None:
     armed = [part["what"] for part in learnt.armed if part["armed"]]
     if armed:
         out.print(f"armed: {printable('; '.join(armed))}", style="dim")

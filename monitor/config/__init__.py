@@ -1,23 +1,24 @@
-"""Settings and probes from YAML files: strict, every error of a file at once, each with its line
-and its mend.
+"""Settings and probes from YAML files: strict, and with every error of a file at once, each with
+its line and what to do.
 """
 
-from monitor.config.probes import load_probes, shipped_probes_dir
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.places import shipped_probes_dir
+from monitor.config.probes import load_probes
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.config.settings import (
     ChannelSettings,
     ClassSettings,
     Settings,
-    TargetSettings,
     load_settings,
     settings_for_url,
 )
+from monitor.config.target import TargetSettings
 
 __all__ = [
     "ChannelSettings",
     "ClassSettings",
     "ConfigError",
-    "Problem",
+    "FileProblem",
     "Settings",
     "TargetSettings",
     "load_probes",

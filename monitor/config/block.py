@@ -1,13 +1,11 @@
-"""What all blocks of our files have in common."""
+"""The base class of all blocks of the configuration and probe files."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
 
-class Block(BaseModel):
-    """A block of a file: unknown keys are refused, so that a misspelt one is never silently
-    ignored.
-    """
+class ConfigBlock(BaseModel):
+    """A block of a file. Unknown keys are errors, so that a misspelt key is never ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

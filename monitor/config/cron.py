@@ -1,44 +1,40 @@
-"""Cron lines: which are understood, and how often they run."""
+"""Cron lines: which are valid, and how often they run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-RUNS = 3  # over how many of its runs an interval is taken; silence is told after so many
+if TYPE_CHECKING:
+    from apscheduler.triggers.cron import CronTrigger
+
+RUNS = 3  # the interval is a mean over this many runs; `no_samples` waits for as many
 
 
 def check_cron(cron: str) -> None:
-    """Raises ValueError with the mend for a line that is none, or that another tool would read
-    otherwise.
-    """
-    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - only where a probe uses cron
-
+    """Raises ValueError for a line that is not valid, or that other tools read differently."""
     if len(cron.split()) != 5:
         raise ValueError(
             "give cron five fields: minute, hour, day, month, weekday; for example */5 * * * *"
         )
-    if any(
-        c.isdigit() for c in cron.split()[4]
-    ):  # cron counts weekdays from Sunday, APScheduler from Monday
+    # cron counts weekdays from Sunday, APScheduler from Monday
+    if any(c.isdigit() for c in cron.split()[4]):
         raise ValueError(
-            f"is {cron!r}; name the weekdays, for example mon-fri: their numbers mean "
-            "different days to different tools"
+            f"is {cron!r}; write weekdays as names, for example mon-fri: their numbers mean "
+            "different days in different tools"
         )
     try:
-        CronTrigger.from_crontab(cron, timezone="UTC")
+        _trigger(cron)
     except ValueError as error:
         raise ValueError(f"is {cron!r}: {error}") from None
 
 
 def cron_interval(cron: str, since: datetime) -> timedelta | None:
-    """The mean time between the next runs after `since`, the first counted from there: over a
-    weekend that is longer than on a Tuesday. None for a line that never runs again (30
-    February).
+    """The mean time between the next runs after `since`, the first measured from there: longer over
+    a weekend than on a Tuesday. None for a line that never runs again (30 February).
     """
-    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - only where a probe uses cron
-
-    trigger = CronTrigger.from_crontab(cron, timezone=UTC)
+    trigger = _trigger(cron)
     last = since
     for _ in range(RUNS):
         fire: datetime | None = trigger.get_next_fire_time(last, last + timedelta(microseconds=1))
@@ -51,9 +47,9 @@ def cron_interval(cron: str, since: datetime) -> timedelta | None:
 def intervals_of(
     schedule: Mapping[str, float | str | None], since: Mapping[str, datetime], otherwise: datetime
 ) -> dict[str, timedelta]:
-    """How often each probe should measure: `schedule` has seconds, or a cron line, which is asked
-    for the runs after the probe's last one (`since`), or after `otherwise`. A probe whose schedule
-    is not known is left out.
+    """The interval of each probe: `schedule` has seconds, or a cron line, whose runs are those
+    after the probe's last run (`since`), or after `otherwise`. A probe with an unknown schedule is
+    left out.
     """
     found: dict[str, timedelta] = {}
     for name, every in schedule.items():
@@ -65,6 +61,13 @@ def intervals_of(
         if interval is not None:
             found[name] = interval
     return found
+
+
+def _trigger(cron: str) -> CronTrigger:
+    # It takes 40 ms to load, and few probes use cron.
+    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415
+
+    return CronTrigger.from_crontab(cron, timezone=UTC)
 
 
 def _seconds(every: float | None) -> timedelta | None:

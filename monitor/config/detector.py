@@ -1,4 +1,4 @@
-"""The block `detector:`. The defaults need no tuning; a test holds them to those of
+"""The block `detector:`. The defaults need no tuning; a test compares them with those of
 monitor/judge/drift/settings.py.
 """
 
@@ -8,13 +8,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.values import Duration
 
-# of a block and of a step: shorter ones hold nothing, and would be counted one by one through every
-# gap
+# of a block and of a step: shorter ones would be empty, and each would be processed in every gap
 SHORTEST_S = 1.0
-LONGEST_S = 3650 * 86_400.0  # of all of them: times beyond it are no dates any more
+LONGEST_S = 3650 * 86_400.0  # of every duration: times beyond it are outside the calendar
 
 
 def _a_second_at_least(seconds: float) -> float:
@@ -26,9 +25,9 @@ def _a_second_at_least(seconds: float) -> float:
 Step = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
-class DetectorSettings(Block):
-    """How drift is detected (docs/detection.md). Only the first is meant to be changed; try the
-    others with `backtest --set` first.
+class DetectorSettings(ConfigBlock):
+    """The settings of drift detection (docs/detection.md). Only the first one is meant to be
+    changed; try others with `backtest --set` first.
     """
 
     false_alarms_per_month: float = Field(
@@ -36,7 +35,8 @@ class DetectorSettings(Block):
         gt=0,
         le=30,
         description=(
-            "How many pages a target may cost in 30 days by chance. More finds a drift sooner."
+            "The number of false alarms (pages) per target in 30 days. A larger number detects "
+            "drift sooner."
         ),
         examples=[0.05],
     )
@@ -47,28 +47,33 @@ class DetectorSettings(Block):
     )
     grace: Duration = Field(
         default=30.0,
-        description="How long after its end a block waits for canaries that are still under way.",
+        description="How long a block waits after its end for canaries that are still running.",
         examples=["30s"],
     )
     block_samples: int = Field(
-        default=3, ge=1, description="A block with fewer canaries says nothing.", examples=[3]
+        default=3, ge=1, description="A block with fewer canaries is not judged.", examples=[3]
     )
     learn: Duration = Field(
         default=43_200.0,
-        description="From how much time at least it is learnt what is normal,",
+        description="The shortest time from which a baseline is learned.",
         examples=["12h"],
     )
     learn_blocks: int = Field(
-        default=96, ge=2, description="and from how many blocks at least.", examples=[96]
+        default=96,
+        ge=2,
+        description="The smallest number of blocks from which a baseline is learned.",
+        examples=[96],
     )
     remember: Duration = Field(
-        default=604_800.0, description="From how much time at most.", examples=["7d"]
+        default=604_800.0,
+        description="The longest time from which a baseline is learned.",
+        examples=["7d"],
     )
     support_samples: int = Field(
         default=60,
         ge=1,
         description=(
-            "A load is known when so many canaries met it; what is not known is not compared."
+            "The number of canaries at a load before decode rates at this load are compared."
         ),
         examples=[60],
     )
@@ -76,21 +81,21 @@ class DetectorSettings(Block):
         default=0.03,
         gt=0,
         lt=1,
-        description="The smaller of the two losses of speed that are looked for, as a share.",
+        description="The smaller of the two relative drops in speed that are tested for.",
         examples=[0.03],
     )
     large_drop: float = Field(
         default=0.08,
         gt=0,
         lt=1,
-        description="The larger of them, which is found sooner.",
+        description="The larger of the two, which is detected sooner.",
         examples=[0.08],
     )
     practical_pct: float = Field(
         default=1.5,
         ge=0,
         lt=100,
-        description="A change of fewer per cent is not reported, however certain it is.",
+        description="A smaller change, in per cent, is not reported, however certain it is.",
         examples=[1.5],
     )
     thermal_duty_points: float = Field(
@@ -98,8 +103,8 @@ class DetectorSettings(Block):
         gt=0,
         le=100,
         description=(
-            "A GPU is warned of that is throttled for heat so many per cent of the "
-            "time more than usual."
+            "Warn about a GPU that is thermally throttled this many percentage points of the time "
+            "more than at its baseline."
         ),
         examples=[2.0],
     )
@@ -107,29 +112,27 @@ class DetectorSettings(Block):
         default=5.0,
         ge=0,
         description=(
-            "Or whose margin to its own limit is smaller than so many degrees while it works."
+            "Warn about a GPU whose margin to slowdown is below this many degrees under load."
         ),
         examples=[5.0],
     )
     memory_max_c: float | None = Field(
         default=None,
         gt=0,
-        description=(
-            "At how many degrees the memory of these GPUs is throttled, for GPUs that do not tell."
-        ),
+        description="The slowdown temperature of the memory, for GPUs that do not report it.",
         examples=[85.0],
     )
     residual_c: float = Field(
         default=4.0,
         gt=0,
-        description="Or that is so many degrees hotter than its power explains.",
+        description="Warn about a GPU that is this many degrees hotter than its power explains.",
         examples=[4.0],
     )
+    # The key has the former word for a GPU: renaming it would break existing configurations.
     card_step: Step = Field(
         default=60.0,
         description=(
-            "GPUs are judged in steps of this length: the minutes of the rules in "
-            "docs/detection.md."
+            "GPUs are judged in steps of this length: one minute in the rules of docs/detection.md."
         ),
         examples=["60s"],
     )
@@ -137,29 +140,28 @@ class DetectorSettings(Block):
         default=4.0,
         gt=0,
         description=(
-            "Or whose clock is so many standard deviations below what it does at this "
-            "temperature and power."
+            "Warn about a GPU whose clock is this many standard deviations below its baseline at "
+            "this temperature and power."
         ),
         examples=[4.0],
     )
 
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> DetectorSettings:
-        if not (info.context or {}).get(
-            "alone"
-        ):  # one key alone is checked with the others beside it
+        # A key that is set alone is checked later, together with the others.
+        if not (info.context or {}).get("alone"):
             self.check()
         return self
 
     def check(self) -> None:
-        """Raises ValueError, with the mend, for thresholds that do not go together."""
+        """Raises ValueError for settings that contradict each other."""
         if self.large_drop <= self.small_drop:
             raise ValueError(
-                f"give large_drop more than small_drop ({self.small_drop:g}); it is "
+                f"give large_drop a value above small_drop ({self.small_drop:g}); it is "
                 f"{self.large_drop:g}"
             )
         if self.remember < self.learn:
-            raise ValueError("give remember at least as long as learn")
+            raise ValueError("give remember at least the length of learn")
         for name in ("block", "grace", "learn", "remember", "card_step"):
             if getattr(self, name) > LONGEST_S:
                 raise ValueError(f"give {name} at most ten years")

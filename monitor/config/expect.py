@@ -1,19 +1,20 @@
-"""The conditions under `expect:` in a probe file. A broken pattern or schema is refused where it
-stands, not at three in the morning.
+"""The conditions under `expect:` in a probe file. An invalid pattern or schema is refused when the
+file is read, not when an answer is judged.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.jsonschemas import schema_problem
 from monitor.model import Expectation
 
+V = TypeVar("V")
 _CONDITIONS = (
     "pinned",
     "equals",
@@ -30,9 +31,9 @@ _CONDITIONS = (
 )
 
 
-class Expect(Block):
-    """One condition on the answer. All conditions of a probe must hold. Exactly one of these an
-    entry, `not: true` turns it round.
+class Expect(ConfigBlock):
+    """One condition on the answer. All conditions of a probe must hold. An entry has exactly one of
+    these keys; `not: true` inverts it.
     """
 
     pinned: bool | None = Field(
@@ -42,7 +43,7 @@ class Expect(Block):
     )
     equals: str | None = Field(
         default=None,
-        description="The whole answer, white space at its ends aside.",
+        description="The whole answer, without white space at its ends.",
         examples=["Guten Morgen"],
     )
     any_of: list[str] | None = Field(
@@ -55,11 +56,11 @@ class Expect(Block):
         default=None, description="A text that the answer must contain.", examples=["Paris"]
     )
     not_contains: str | None = Field(
-        default=None, description="A text that it must not contain.", examples=["Tokyo"]
+        default=None, description="A text that the answer must not contain.", examples=["Tokyo"]
     )
     regex: str | None = Field(
         default=None,
-        description="A pattern (Python) that must be found in it.",
+        description="A regular expression (Python) that must match somewhere in the answer.",
         examples=["[Pp]aris"],
     )
     json_schema: dict[str, Any] | None = Field(
@@ -75,7 +76,7 @@ class Expect(Block):
         default=None, description="The last number in the answer.", examples=[42]
     )
     tolerance: float = Field(
-        default=0.0, ge=0, description="How far `number` may be off.", examples=[0.5]
+        default=0.0, ge=0, description="The largest deviation from `number`.", examples=[0.5]
     )
     similarity: str | None = Field(
         default=None, description="A text that the answer resembles (normalised edit distance)."
@@ -84,15 +85,15 @@ class Expect(Block):
         default=0.9,
         gt=0,
         le=1,
-        description="How much `similarity` asks for, 1 is the same text.",
+        description="The smallest `similarity`; 1 is the same text.",
         examples=[0.9],
     )
     finish_reason: str | None = Field(
-        default=None, description="Why the answer ended.", examples=["stop"]
+        default=None, description="The reason why the answer ended.", examples=["stop"]
     )
     refusal: bool | list[str] | None = Field(
         default=None,
-        description="The answer is a refusal, by the usual phrases or your own.",
+        description="The answer is a refusal, by the default phrases or your own.",
         examples=[True],
     )
     negate: bool = Field(
@@ -103,24 +104,22 @@ class Expect(Block):
     @classmethod
     def _says_something(cls, value: str | None) -> str | None:
         if value == "":
-            raise ValueError("is empty, and an empty text is in every answer")
+            raise ValueError("is empty; an empty text is in every answer")
         return value
 
     @field_validator("equals", "any_of", "similarity", "finish_reason", "refusal")
     @classmethod
-    def _not_blank(cls, value: Any) -> Any:
+    def _not_blank(cls, value: V) -> V:
         texts = value if isinstance(value, list) else [value]
         if value == [] or any(isinstance(text, str) and not text.strip() for text in texts):
-            raise ValueError(
-                "is empty; an empty answer is a failure by itself, and needs no condition"
-            )
+            raise ValueError("is empty; an empty answer is always a failure and needs no condition")
         return value
 
     @field_validator("number", "tolerance")
     @classmethod
     def _finite(cls, value: float | None) -> float | None:
         if value is not None and not math.isfinite(value):
-            raise ValueError(f"is {value}, and no answer is compared with that; give a number")
+            raise ValueError(f"is {value}; it must be a finite number")
         return value
 
     @field_validator("regex")
@@ -129,7 +128,7 @@ class Expect(Block):
         try:
             re.compile(value or "")
         except re.error as error:
-            raise ValueError(f"is {value!r}, which is no pattern: {error}") from None
+            raise ValueError(f"is {value!r}, which is not a regular expression: {error}") from None
         return value
 
     @field_validator("json_schema")
@@ -143,20 +142,19 @@ class Expect(Block):
     @model_validator(mode="after")
     def _one_condition(self) -> Expect:
         if sum(getattr(self, name) is not None for name in _CONDITIONS) != 1:
-            raise ValueError("give one condition an entry: `- contains: text` or `- equals: text`")
+            raise ValueError("give one condition per entry: `- contains: text` or `- equals: text`")
         if self.refusal is False or self.pinned is False:
-            raise ValueError("give `not: true` beside it instead of false")
+            raise ValueError("give `not: true` with it instead of false")
         if self.pinned and self.negate:
             raise ValueError("give pinned without `not`")
-        for name, beside in (("tolerance", "number"), ("floor", "similarity")):
-            if name in self.model_fields_set and getattr(self, beside) is None:
-                raise ValueError(
-                    f"{name} belongs to {beside}, and means nothing beside another condition"
-                )
+        for name, condition in (("tolerance", "number"), ("floor", "similarity")):
+            if name in self.model_fields_set and getattr(self, condition) is None:
+                raise ValueError(f"{name} has a meaning only with {condition}")
         return self
 
     def expectation(self) -> Expectation:
-        """The condition as the judges know it."""
+        """The condition for the judges."""
+        phrases = tuple(self.refusal) if isinstance(self.refusal, list) else ()
         return Expectation(
             equals=self.equals,
             any_of=None if self.any_of is None else tuple(self.any_of),
@@ -168,11 +166,7 @@ class Expect(Block):
             number=self.number,
             similarity=self.similarity,
             finish_reason=self.finish_reason,
-            refusal=None
-            if self.refusal is None
-            else tuple(self.refusal)
-            if isinstance(self.refusal, list)
-            else (),
+            refusal=None if self.refusal is None else phrases,
             negate=self.negate,
             tolerance=self.tolerance,
             floor=self.floor,

@@ -10,55 +10,60 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.cron import check_cron
 from monitor.config.expect import Expect
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.config.settings import Settings
 from monitor.config.values import Duration, DurationOrNone
 from monitor.config.yamlfile import YamlFile
 from monitor.model import Probe
 
 
-class Message(Block):
+class Message(ConfigBlock):
     """One message of a chat."""
 
     role: Literal["system", "user", "assistant"] = Field(
-        description="Who speaks.", examples=["user"]
+        description="The role of the speaker.", examples=["user"]
     )
-    content: str = Field(description="What is said.", examples=["What is the capital of France?"])
+    content: str = Field(
+        description="The text of the message.", examples=["What is the capital of France?"]
+    )
 
 
-class Sampling(Block):
-    """How the answer is drawn. Temperature 0 and a seed are always sent, so that answers can be
+class Sampling(ConfigBlock):
+    """The sampling parameters. Temperature 0 and a seed are always sent, so that answers can be
     compared.
     """
 
     temperature: float = Field(
-        default=0.0, ge=0, description="0 takes the likeliest token each time.", examples=[0]
+        default=0.0, ge=0, description="0 always selects the most likely token.", examples=[0]
     )
     seed: int = Field(default=0, description="The seed sent with each request.", examples=[0])
     logprobs: int | None = Field(
         default=None,
         ge=0,
         le=20,
-        description="How many alternatives to ask for at each token; the quality gate needs them.",
+        description="The number of alternatives per token; the quality gate needs them.",
         examples=[5],
     )
     ignore_eos: bool | None = Field(
         default=None,
-        description="Go on past the end of the answer, for a fixed length.",
+        description="Continue past the end of the answer, for a fixed length.",
         examples=[True],
     )
     min_tokens: int | None = Field(
-        default=None, ge=1, description="The fewest tokens to answer with.", examples=[128]
+        default=None,
+        ge=1,
+        description="The smallest number of tokens in the answer.",
+        examples=[128],
     )
     stop: list[str] | None = Field(default=None, description="Texts that end the answer.")
     response_format: dict[str, Any] | None = Field(
-        default=None, description="The OpenAI field, for JSON answers."
+        default=None, description="The OpenAI field for JSON answers."
     )
     structured_outputs: dict[str, Any] | None = Field(
-        default=None, description="vLLM's field for guided answers."
+        default=None, description="The vLLM field for structured answers."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         default=None,
@@ -66,20 +71,20 @@ class Sampling(Block):
     )
 
 
-class ProbeFile(Block):
+class ProbeFile(ConfigBlock):
     """One canary prompt. The file's name is the probe's name."""
 
     traffic_class: str = Field(
-        alias="class", description="The traffic class it stands for.", examples=["chat"]
+        alias="class", description="The traffic class that it represents.", examples=["chat"]
     )
     every: Duration | None = Field(default=None, description="How often it runs.", examples=["60s"])
     cron: str | None = Field(
         default=None,
-        description="Or when, as a cron line of five fields in UTC.",
+        description="Or when it runs, as a cron line of five fields in UTC.",
         examples=["*/5 * * * *"],
     )
     endpoint: Literal["chat", "completions"] = Field(
-        default="chat", description="Which API answers it.", examples=["chat"]
+        default="chat", description="The API that it uses.", examples=["chat"]
     )
     messages: list[Message] | None = Field(
         default=None, description="The chat to send (endpoint chat).", min_length=1
@@ -87,27 +92,29 @@ class ProbeFile(Block):
     prompt: str | None = Field(
         default=None, description="The text to complete (endpoint completions).", min_length=1
     )
-    max_tokens: int = Field(gt=0, description="The most tokens it may answer with.", examples=[32])
-    sampling: Sampling = Field(default_factory=Sampling, description="How the answer is drawn.")
+    max_tokens: int = Field(
+        gt=0, description="The largest number of tokens in the answer.", examples=[32]
+    )
+    sampling: Sampling = Field(default_factory=Sampling, description="The sampling parameters.")
     max_wait: DurationOrNone = Field(
         default=None,
         description=(
-            "The longest wait for the first token; the class's unless given here; "
-            "`none` waits as long as it takes."
+            "The longest wait for the first token; by default that of the class; "
+            "`none` waits without a limit."
         ),
         examples=["2s"],
     )
     timeout: Duration = Field(
         default=300.0,
-        description="The longest an answer may take after its first token.",
+        description="The longest time from the first token to the end of the answer.",
         examples=["5m"],
     )
     expect: list[Expect] = Field(
         default_factory=list,
-        description="What a right answer looks like; all conditions must hold.",
+        description="The conditions on the answer; all must hold.",
     )
     priority: int | None = Field(
-        default=None, description="vLLM's request priority; lower is served earlier.", examples=[0]
+        default=None, description="vLLM's request priority; lower is served first.", examples=[0]
     )
     context_share: float | None = Field(
         default=None,
@@ -122,31 +129,32 @@ class ProbeFile(Block):
     context_at_most: int = Field(
         default=4000,
         gt=0,
-        description="The most tokens that `context_share` makes of it, whatever the context.",
+        description="The largest number of tokens for `context_share`, whatever the context.",
         examples=[4000],
     )
     same_salt_twice: bool = Field(
         default=False,
-        description="Send it a second time with the same cache salt, recorded as NAME-again: "
-        "with a working prefix cache the second "
-        "has cached tokens and a shorter TTFT.",
+        description=(
+            "Send it a second time with the same cache salt, recorded as NAME-again: with a "
+            "working prefix cache the second run has cached tokens and a shorter TTFT."
+        ),
         examples=[True],
     )
     repeats: int = Field(
         default=3,
         ge=1,
         le=50,
-        description="Over how many of its last runs the gate counts.",
+        description="The number of its last runs that the quality gate counts.",
         examples=[3],
     )
     require: int = Field(
         default=2,
         ge=1,
-        description="How many of them must pass; fewer is a finding. Counted for each probe alone.",
+        description="The number of them that must pass; fewer is a finding. Counted per probe.",
         examples=[2],
     )
     reason: str | None = Field(
-        default=None, description="Why this probe is there.", examples=["what a chat user feels"]
+        default=None, description="The purpose of this probe.", examples=["what a chat user feels"]
     )
 
     @model_validator(mode="after")
@@ -156,7 +164,9 @@ class ProbeFile(Block):
                 f"give require no more than repeats ({self.repeats}); it is {self.require}"
             )
         if any(e.pinned for e in self.expect) and self.sampling.logprobs is None:
-            raise ValueError("give `logprobs: 5` under sampling; a pinned answer is judged by them")
+            raise ValueError(
+                "give `logprobs: 5` under sampling; a pinned answer is judged by log-probabilities"
+            )
         if self.context_share is not None and self.endpoint != "chat":
             raise ValueError("give context_share only with the endpoint chat")
         if (self.every is None) == (self.cron is None):
@@ -178,7 +188,7 @@ class ProbeFile(Block):
         known = (info.context or {}).get("classes")
         if known is not None and value not in known:
             raise ValueError(
-                f"is {value!r}; known classes: {', '.join(sorted(known))} (add it under "
+                f"is {value!r}; known classes: {', '.join(sorted(known))} (add others under "
                 "classes in config.yaml)"
             )
         return value
@@ -192,28 +202,20 @@ class ProbeFile(Block):
 
 
 def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
-    """All probes of a folder, by name. Raises ConfigError with every problem of every file."""
+    """Reads all probes of a folder, by name. Raises ConfigError with every problem of every
+    file.
+    """
     if not directory.is_dir():
-        raise ConfigError(
-            [
-                Problem(
-                    str(directory),
-                    None,
-                    "is not a folder; `vllm-canary init` writes one with probes",
-                )
-            ]
-        )
+        text = "is not a folder; `vllm-canary init` creates one with probes"
+        raise ConfigError([FileProblem(str(directory), None, text)])
     probes: list[Probe] = []
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     paths = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
     for path in paths:
         twin = path.with_suffix(".yaml")
         if path != twin and twin in paths:
-            problems.append(
-                Problem(
-                    str(path), None, f"is the same probe as {twin.name}; keep one of the two files"
-                )
-            )
+            text = f"is the same probe as {twin.name}; keep one of the two files"
+            problems.append(FileProblem(str(path), None, text))
         try:
             probes.append(load_probe(path, settings))
         except ConfigError as error:
@@ -221,37 +223,23 @@ def load_probes(directory: Path, settings: Settings) -> tuple[Probe, ...]:
     if problems:
         raise ConfigError(problems)
     if not probes:
-        raise ConfigError(
-            [
-                Problem(
-                    str(directory), None, "holds no probe (*.yaml); `vllm-canary init` writes some"
-                )
-            ]
-        )
+        text = "contains no probe (*.yaml); `vllm-canary init` writes some"
+        raise ConfigError([FileProblem(str(directory), None, text)])
     return tuple(probes)
 
 
 def load_probe(path: Path, settings: Settings) -> Probe:
-    """One probe file. Raises ConfigError with every problem of the file."""
+    """Reads one probe file. Raises ConfigError with every problem of the file."""
     file = YamlFile(path, str(path))
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", path.stem):
-        file.problems.append(
-            Problem(
-                str(path),
-                None,
-                "the file's name is the probe's name: use letters, digits, dot, dash, underscore",
-            )
-        )
+        text = "the file's name is the probe's name: use letters, digits, dot, dash, underscore"
+        file.problems.append(FileProblem(str(path), None, text))
     parsed = file.validated(ProbeFile, {"classes": settings.class_names})
     known_class = settings.class_settings(parsed.traffic_class)
-    overridden = (
-        "max_wait" in parsed.model_fields_set
-    )  # None is a value of its own: it waits as long as it takes
-    return _probe(
-        path.stem,
-        parsed,
-        parsed.max_wait if overridden or known_class is None else known_class.max_wait,
-    )
+    # None is a value too: no limit.
+    if "max_wait" in parsed.model_fields_set or known_class is None:
+        return _probe(path.stem, parsed, parsed.max_wait)
+    return _probe(path.stem, parsed, known_class.max_wait)
 
 
 def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
@@ -287,51 +275,29 @@ def _probe(name: str, parsed: ProbeFile, max_wait_s: float | None) -> Probe:
 
 
 def revision_of(parsed: ProbeFile, max_wait_s: float | None) -> str:
-    """Digest of what is sent and how it is judged: a changed text is a new revision; schedule and
-    reason do not count.
-    """
+    """The digest of the request and its conditions; schedule and reason are not part of it."""
     not_sent = {"every", "cron", "reason", "max_wait", "timeout", "repeats", "require"}
-    what = parsed.model_dump(exclude=not_sent, exclude_defaults=True, by_alias=True)
-    text = json.dumps({**what, "max_wait_s": max_wait_s}, sort_keys=True, ensure_ascii=False)
+    sent = parsed.model_dump(exclude=not_sent, exclude_defaults=True, by_alias=True)
+    text = json.dumps({**sent, "max_wait_s": max_wait_s}, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def shipped_probes_dir() -> Path:
-    """The probes that travel with the package: inside it when installed, at the top of the
-    repository in a checkout.
-    """
-    return data_dir("probes")
-
-
-def data_dir(name: str) -> Path:
-    """A top-level folder of the repository, wherever the package is installed (pyproject.toml:
-    force-include).
-    """
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "_data" / name
-    return installed if installed.is_dir() else package.parent / name
-
-
-def misfit(probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path) -> Problem | None:
-    """Why a probe cannot run on a server's context, with its place and the mend; None when it
+def misfit(
+    probe: Probe, prompt_tokens: int, max_model_len: int, directory: Path
+) -> FileProblem | None:
+    """Why a probe does not fit into a server's context, with its place and what to do; None when it
     fits.
     """
     need = prompt_tokens + probe.max_tokens
     if need <= max_model_len:
         return None
-    room = max_model_len - prompt_tokens
-    mend = f"lower max_tokens to {room}" if room > 0 else "shorten the prompt"
-    path = next(
-        (
-            p
-            for p in (directory / f"{probe.name}.yaml", directory / f"{probe.name}.yml")
-            if p.exists()
-        ),
-        directory,
-    )
+    left = max_model_len - prompt_tokens
+    mend = f"lower max_tokens to {left}" if left > 0 else "shorten the prompt"
+    files = (directory / f"{probe.name}.yaml", directory / f"{probe.name}.yml")
+    path = next((file for file in files if file.exists()), directory)
     line = YamlFile(path, str(path)).lines.get(("max_tokens",)) if path.is_file() else None
     text = (
         f"needs {need} tokens ({prompt_tokens} prompt and {probe.max_tokens} answer), but "
         f"the context holds {max_model_len}; {mend}"
     )
-    return Problem(str(path), line, text)
+    return FileProblem(str(path), line, text)

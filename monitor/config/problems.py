@@ -1,4 +1,4 @@
-"""What is wrong with a file, said for the person who has to mend it."""
+"""Errors in a file, as sentences for the person who edits it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from monitor.errors import USAGE, UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One sentence about one place: what is wrong and how to mend it."""
+class FileProblem:
+    """One sentence about one place: the error and what to do."""
 
     file: str
     line: int | None
@@ -22,10 +22,10 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """A file, or several, cannot be used; carries every problem found, not only the first."""
+    """Files that cannot be used, with every problem found, not only the first."""
 
     exit_code = USAGE
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -1,5 +1,5 @@
-"""The file that `init` writes and the reference in docs/configuration.md: both from the fields
-themselves, so that they cannot differ.
+"""The file that `init` writes and the reference in docs/configuration.md, both generated from the
+fields, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -16,18 +15,17 @@ from pydantic.fields import FieldInfo
 from monitor.config.detector import DetectorSettings
 from monitor.config.expect import Expect
 from monitor.config.probes import Message, ProbeFile, Sampling
-from monitor.config.settings import ChannelSettings, ClassSettings, Settings, TargetSettings
+from monitor.config.settings import ChannelSettings, ClassSettings, Settings
+from monitor.config.target import TargetSettings
 
 
-def sample_config(target: Mapping[str, Any], database: str = "history.db") -> str:
-    """A commented config.yaml for one target. What is not set stands there as a comment with its
-    default or an example.
+def sample_config(target: Mapping[str, object], database: str = "history.db") -> str:
+    """A commented config.yaml for one target. Unset keys are comments with their default or an
+    example.
     """
     lines = [
-        (
-            "# vllm-canary: what is watched, and where the history is kept. `vllm-canary check` "
-            "says whether it works."
-        ),
+        "# vllm-canary: the servers to watch, and the history. `vllm-canary check` tests these "
+        "settings.",
         "",
     ]
     lines += _fields(
@@ -38,7 +36,7 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     lines += ["  batch:", "    max_wait: 10s", ""]
     lines += [*_comment(Settings.model_fields["targets"]), "targets:"]
     lines += _entry(_fields(TargetSettings, target, indent=4))
-    knob = _fields(
+    detector = _fields(
         DetectorSettings,
         {},
         skip=set(DetectorSettings.model_fields) - {"false_alarms_per_month"},
@@ -47,7 +45,7 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     lines += [
         *_comment(Settings.model_fields["detector"]),
         "# detector:",
-        *(f"# {line}".rstrip("# ") for line in knob),
+        *(f"# {line}".rstrip("# ") for line in detector),
     ]
     lines += [*_comment(Settings.model_fields["channels"]), "# channels:"]
     channel = _fields(
@@ -57,19 +55,22 @@ def sample_config(target: Mapping[str, Any], database: str = "history.db") -> st
     return "\n".join(lines).rstrip("\n# ") + "\n"
 
 
-def _examples(model: type[BaseModel], names: set[str]) -> dict[str, Any]:
+def _examples(model: type[BaseModel], names: set[str]) -> dict[str, object]:
     return {n: f.examples[0] for n, f in model.model_fields.items() if n in names and f.examples}
 
 
 def _entry(lines: list[str]) -> list[str]:
-    """The lines of one list entry: the first key gets the dash; its comment stands above it."""
+    """The lines of one list entry: the first key gets the dash, below its comment."""
     first = next(i for i, line in enumerate(lines) if not line.lstrip().startswith("#"))
     head = [line.replace("    ", "  ", 1) for line in lines[:first]]
     return [*head, "  - " + lines[first].strip(), *lines[first + 1 :]]
 
 
 def _fields(
-    model: type[BaseModel], given: Mapping[str, Any], skip: set[str] | None = None, indent: int = 0
+    model: type[BaseModel],
+    given: Mapping[str, object],
+    skip: set[str] | None = None,
+    indent: int = 0,
 ) -> list[str]:
     lines: list[str] = []
     pad = " " * indent
@@ -97,13 +98,12 @@ def _comment(field: FieldInfo, indent: int = 0) -> list[str]:
     return [f"{pad}# {line}" for line in textwrap.wrap(field.description or "", 118 - indent)]
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     if isinstance(value, str) and not (
         value.replace("_", "").replace("-", "").isalnum() and yaml.safe_load(value) == value
     ):
-        return json.dumps(
-            value, ensure_ascii=False
-        )  # `1`, `on` and `null` too would be read as something else than text
+        # Without quotes `1`, `on` and `null` would not be read as text.
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -114,19 +114,13 @@ def reference() -> str:
     parts = [
         "# Configuration",
         "",
-        (
-            "Made from the code (`make docs`); a test says when it is out of date. Unknown keys, "
-            "duplicate keys and durations without a unit"
-        ),
-        (
-            "are errors, each told with its line. Durations are written `800ms`, `2s`, `5m`, `1h`, "
-            "`7d`; paths are relative to the file."
-        ),
+        "Generated from the code (`make docs`). Unknown keys, duplicate keys and durations without "
+        "a unit are errors,",
+        "each reported with its line. Durations are written `800ms`, `2s`, `5m`, `1h` or `7d`; "
+        "paths are relative to the file.",
         "",
-        (
-            "The file is found by `-c FILE`, then the environment variable `VLLM_CANARY_CONFIG`, "
-            "then `./config.yaml`, then"
-        ),
+        "The file is `-c FILE`, or else the environment variable `VLLM_CANARY_CONFIG`, "
+        "`./config.yaml` or",
         "`/etc/vllm-canary/config.yaml`. With `--url URL` no file is read.",
         "",
     ]

@@ -1,4 +1,4 @@
-"""The kinds of values that stand in our files: durations with a unit, addresses, and secrets that
+"""The types of values in configuration files: durations with a unit, addresses, and secrets that
 are never shown.
 """
 
@@ -8,41 +8,38 @@ import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+from monitor.user_files import duration_s
 
 
-def parse_duration(value: Any) -> float:
-    """Seconds from `800ms`, `2s`, `5m`, `1h` or `7d`. Raises ValueError with the mend."""
+def parse_duration(value: object) -> float:
+    """Seconds from `800ms`, `2s`, `5m`, `1h` or `7d`. Raises ValueError with what to do."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("must be a duration with a unit, for example 800ms or 2s")
-    match = _DURATION.match(str(value))
-    if match is None:
+    seconds = duration_s(str(value))
+    if seconds is None:
         if re.fullmatch(r"\s*\d+(\.\d+)?\s*", str(value)):
             raise ValueError(f"is {value}; give it a unit, for example {value}ms or 2s")
         raise ValueError(
             f"is {value!r}; a duration is a number with ms, s, m, h or d, for example 800ms or 2s"
         )
-    seconds = float(match[1]) * _UNIT_S[match[2]]
     if seconds <= 0:
-        raise ValueError(f"is {value}; it must be longer than nothing")
+        raise ValueError(f"is {value}; it must be longer than 0")
     return seconds
 
 
-def _duration_or_none(value: Any) -> float | None:
+def _duration_or_none(value: object) -> float | None:
     return None if value == "none" else parse_duration(value)
 
 
 def _server_url(value: str) -> str:
     parts = _checked_url(value)
-    path = parts.path.rstrip("/").removesuffix(
-        "/v1"
-    )  # people paste the OpenAI base URL; every path of ours adds /v1 itself
+    # People paste the OpenAI base URL; our paths add /v1 themselves.
+    path = parts.path.rstrip("/").removesuffix("/v1")
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
@@ -52,8 +49,8 @@ def _plain_url(value: str) -> str:
 
 
 def is_http_address(value: str) -> bool:
-    """Whether something can be posted there; unlike in a file, a secret may hold a user name and a
-    password too.
+    """Whether a secret is an HTTP address; unlike in a file, it may contain a user name and a
+    password.
     """
     try:
         parts = urlsplit(value)
@@ -67,22 +64,22 @@ def is_http_address(value: str) -> bool:
         return False
 
 
-def _checked_url(value: str) -> Any:
+def _checked_url(value: str) -> SplitResult:
     try:
         parts = urlsplit(value.strip())
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"is not a usable address: {error}") from None
+        raise ValueError(f"is not a valid address: {error}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(
             f"is {value!r}; an address starts with http:// or https://, for example "
             "http://127.0.0.1:8000"
         )
     if any(c.isspace() or not c.isprintable() for c in parts.netloc):
-        raise ValueError(f"is {value!r}; there is no space in an address")
+        raise ValueError(f"is {value!r}; an address contains no spaces")
     if parts.username or parts.password:
         raise ValueError(
-            "holds a user name or password; take it out and use api_key_env or api_key_file"
+            "contains a user name or password; remove it and use api_key_env or api_key_file"
         )
     return parts
 
@@ -94,15 +91,15 @@ PlainUrl = Annotated[str, AfterValidator(_plain_url)]
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether an address never leaves this machine."""
+    """Whether a host is this machine's loopback."""
     try:
         return host == "localhost" or (host is not None and ipaddress.ip_address(host).is_loopback)
-    except ValueError:  # any other name, 127.example.org too, may be anywhere
+    except ValueError:  # any other name, even 127.example.org, may be anywhere
         return False
 
 
 def host_port(value: str) -> tuple[str, int]:
-    """`127.0.0.1:9462` or `[::1]:9462` in its parts. Raises ValueError with the mend."""
+    """`127.0.0.1:9462` or `[::1]:9462` in its parts. Raises ValueError with what to do."""
     try:
         parts = urlsplit(f"//{value}")
         host, port = parts.hostname, parts.port
@@ -114,7 +111,7 @@ def host_port(value: str) -> tuple[str, int]:
 
 
 class Secret:
-    """A key that can be used but not shown: its text form is a mask."""
+    """A key that is never printed: its text form is a mask."""
 
     __slots__ = ("_value",)
 
@@ -132,8 +129,8 @@ class Secret:
 
 
 def read_secret(env: str | None, file: Path | None) -> Secret | None:
-    """The secret named by an environment variable or a file. Raises ValueError with the mend when
-    it is not there.
+    """Reads a secret from an environment variable or a file. Raises ValueError with what to do when
+    it is missing.
     """
     if env is not None:
         value = os.environ.get(env)
@@ -149,7 +146,7 @@ def read_secret(env: str | None, file: Path | None) -> Secret | None:
         except OSError as error:
             raise ValueError(f"the key file {file} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ValueError(f"the key file {file} holds bytes that are no text") from None
+            raise ValueError(f"the key file {file} is not a text file") from None
         if not value:
             raise ValueError(f"the key file {file} is empty")
         return _usable(value, f"the key file {file}")
@@ -157,9 +154,11 @@ def read_secret(env: str | None, file: Path | None) -> Secret | None:
 
 
 def _usable(value: str, place: str) -> Secret:
-    """What no header can carry would otherwise come back in the text of an error."""
+    """The secret, checked for characters that a header cannot contain: the HTTP library would quote
+    it in its error.
+    """
     if not (value.isascii() and value.isprintable()):
         raise ValueError(
-            f"{place} holds more than one line, or characters that no header can carry"
+            f"{place} contains more than one line, or characters that are not allowed in a header"
         )
     return Secret(value)

@@ -1,6 +1,4 @@
-"""A strict YAML reader that remembers the line of every value, and pydantic's complaints turned
-into sentences.
-"""
+"""YAML files validated by pydantic, with every error as a sentence with its line."""
 
 from __future__ import annotations
 
@@ -10,137 +8,102 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
+from monitor.user_files import YamlSyntaxError, YamlValue, read_yaml
 
 Location = tuple[str | int, ...]
 M = TypeVar("M", bound=BaseModel)
 
 
 class YamlFile:
-    """One parsed YAML file: its values, and where each of them stands."""
+    """One parsed YAML file: its values, and the line of each."""
 
     def __init__(self, path: Path, shown_as: str) -> None:
         self.path = path
         self.shown_as = shown_as
         self.lines: dict[Location, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[FileProblem] = []
         self.data = self._read()
 
-    def problem(self, location: Location, text: str) -> Problem:
-        """A problem at a place; the nearest enclosing place that has a line is taken."""
+    def problem(self, location: Location, text: str) -> FileProblem:
+        """A problem at a place, with the line of the nearest enclosing place that has one."""
         place = location
         while place and place not in self.lines:
             place = place[:-1]
-        return Problem(self.shown_as, self.lines.get(place), text)
+        return FileProblem(self.shown_as, self.lines.get(place), text)
 
     def validated(
         self,
         model: type[M],
-        context: Mapping[str, Any] | None = None,
-        further: Callable[[M], Iterable[Problem]] = lambda _: (),
+        context: Mapping[str, object] | None = None,
+        further: Callable[[M], Iterable[FileProblem]] = lambda _: (),
     ) -> M:
-        """The values as `model`. Raises ConfigError with every problem of the file, duplicate keys
-        and `further` checks included.
+        """The values as `model`. Raises ConfigError with every problem of the file, including
+        duplicate keys and `further` checks.
         """
-        told: dict[Problem, None] = dict.fromkeys(self.problems)
+        problems: dict[FileProblem, None] = dict.fromkeys(self.problems)
         data, unknown = self.data, True
         result: M | None = None
-        # once more without the unknown keys: they must not hide what is wrong between known ones
+        # Validate again without the unknown keys: they must not hide errors between known ones.
         while unknown:
             unknown = False
             try:
                 result = model.model_validate(data, context=dict(context or {}))
-                told |= dict.fromkeys(further(result))
+                problems |= dict.fromkeys(further(result))
             except ValidationError as error:
-                told |= {
+                problems |= {
                     self.problem(tuple(e["loc"]), sentence(e, model)): None for e in error.errors()
                 }
                 places = [tuple(e["loc"]) for e in error.errors() if e["type"] == "extra_forbidden"]
                 data, unknown = _without(data, places), bool(places)
-        if told or result is None:
-            raise ConfigError(_in_order(told))
+        if problems or result is None:
+            raise ConfigError(sorted(problems, key=lambda problem: problem.line or 0))
         return result
 
-    def _read(self) -> Any:
+    def _read(self) -> object:
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise ConfigError([Problem(self.shown_as, None, "there is no such file")]) from None
+            raise self._unreadable("no such file") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError([Problem(self.shown_as, None, f"cannot be read: {error}")]) from None
+            raise self._unreadable(f"cannot be read: {error}") from None
         try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-            if node is None:
-                return {}
-            if not isinstance(node, yaml.MappingNode):
-                raise ConfigError(
-                    [Problem(self.shown_as, 1, "holds no `key: value` lines at its top level")]
-                )
-            return self._value(node, ())
-        except yaml.YAMLError as error:
-            raise ConfigError([_syntax_problem(self.shown_as, error)]) from None
+            document = read_yaml(text)
+        except YamlSyntaxError as error:
+            raise self._unreadable(f"is not valid YAML: {error.reason}", error.line) from None
         except RecursionError:
-            text = "is not valid YAML: it is nested too deeply, or an alias in it contains itself"
-            raise ConfigError([Problem(self.shown_as, None, text)]) from None
+            reason = "it is nested too deeply, or contains an alias of itself"
+            raise self._unreadable(f"is not valid YAML: {reason}") from None
+        if document.root is None:
+            return {}
+        if not isinstance(document.root.data, dict):
+            raise self._unreadable("has no `key: value` lines at its top level", 1)
+        for duplicate in document.duplicates:
+            text = f"{duplicate.key} is a duplicate (first in line {duplicate.first_line})"
+            self.problems.append(
+                FileProblem(self.shown_as, duplicate.line, f"{text}; keep one of them")
+            )
+        self._note_lines(document.root, ())
+        return document.root.plain()
 
-    def _value(self, node: yaml.Node, location: Location) -> Any:
-        self.lines.setdefault(location, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, location)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, (*location, index)) for index, item in enumerate(node.value)]
-        return _scalar(node)
+    def _unreadable(self, text: str, line: int | None = None) -> ConfigError:
+        return ConfigError([FileProblem(self.shown_as, line, text)])
 
-    def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            place = (*location, key)
-            line = key_node.start_mark.line + 1
-            if key in result:
-                text = (
-                    f"{key} stands here a second time (first in line {self.lines[place]}); "
-                    "keep one of them"
-                )
-                self.problems.append(Problem(self.shown_as, line, text))
-                continue
-            self.lines[place] = line
-            result[key] = self._value(value_node, place)
-        return result
-
-
-def _scalar(node: yaml.Node) -> Any:
-    """Plain YAML 1.1 values, but dates stay text: nothing in our files is a date."""
-    if node.tag == "tag:yaml.org,2002:timestamp":
-        return node.value
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-    ):  # a tag that does not suit its value, such as !!int many
-        return node.value
-    finally:
-        loader.dispose()
-
-
-def _syntax_problem(shown_as: str, error: yaml.YAMLError) -> Problem:
-    mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or "cannot be read as YAML"
-    return Problem(shown_as, mark.line + 1 if mark else None, f"is not valid YAML: {what}")
-
-
-def _in_order(problems: Iterable[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda problem: problem.line or 0)
+    def _note_lines(self, value: YamlValue, location: Location) -> None:
+        self.lines[location] = value.line
+        if isinstance(value.data, dict):
+            for key, inner in value.data.items():
+                self._note_lines(inner, (*location, key))
+        elif isinstance(value.data, list):
+            for index, inner in enumerate(value.data):
+                self._note_lines(inner, (*location, index))
 
 
 def _without(data: Any, places: Iterable[Location]) -> Any:
-    """The values without some keys; the given ones stay as they are."""
+    """A copy of the values without some keys."""
     result = copy.deepcopy(data)
     for place in places:
         block = result
@@ -150,10 +113,8 @@ def _without(data: Any, places: Iterable[Location]) -> Any:
     return result
 
 
-def sentence(error: Any, model: type[BaseModel]) -> str:
-    """One pydantic error as a sentence that names the key, what it holds and what it should
-    hold.
-    """
+def sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
+    """One pydantic error as a sentence with the key, its value and what it must be."""
     loc: Location = tuple(error["loc"])
     key = str(loc[-1]) if loc else ""
     if isinstance(loc[-1] if loc else None, int):
@@ -198,11 +159,10 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def known_keys(model: type[BaseModel], location: Location) -> list[str]:
-    """The keys that may stand at a place, following nested models through lists and mappings."""
+    """The valid keys at a place, following nested models through lists and mappings."""
     current: Any = model
-    for (
-        part
-    ) in location:  # an index, or a key of the user's own such as a class name, leads no deeper
+    # An index, or a user-defined key such as a class name, has no field.
+    for part in location:
         if isinstance(current, type) and issubclass(current, BaseModel):
             found = next((f for n, f in current.model_fields.items() if part in {n, f.alias}), None)
             current = _inner_model(found.annotation) if found else current
@@ -212,9 +172,7 @@ def known_keys(model: type[BaseModel], location: Location) -> list[str]:
 
 
 def _inner_model(annotation: Any) -> Any:
-    """The pydantic model inside `list[Model]`, `dict[str, Model]` or `Model | None`, if there is
-    one.
-    """
+    """The pydantic model inside `list[Model]`, `dict[str, Model]` or `Model | None`, if any."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from monitor.config.block import Block
+from monitor.config.block import ConfigBlock
 from monitor.config.detector import DetectorSettings
-from monitor.config.problems import ConfigError, Problem
+from monitor.config.problems import ConfigError, FileProblem
 from monitor.config.settings import ClassSettings, Settings
 from monitor.config.yamlfile import sentence
 from monitor.judge.drift.settings import DriftSettings
@@ -25,7 +25,7 @@ DURATIONS = {
     "remember": ("remember_days", DAY_S),
     "card_step": ("gpu_step_s", 1.0),
 }
-B = TypeVar("B", bound=Block)
+B = TypeVar("B", bound=ConfigBlock)
 Classes = Mapping[str, ClassSettings]
 
 
@@ -124,4 +124,4 @@ def _parsed(model: type[B], given: Mapping[str, Any], wish: str) -> B:
 
 
 def _refused(wish: str, text: str) -> ConfigError:
-    return ConfigError([Problem(f"--set {wish}", None, text)])
+    return ConfigError([FileProblem(f"--set {wish}", None, text)])

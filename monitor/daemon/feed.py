@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.judge.availability import LASTING_RUNS
 from monitor.judge.evaluator.assessment import Rules
 from monitor.judge.evaluator.evaluator import Evaluator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from monitor.config.settings import DcgmSource
+from monitor.config.target import DcgmSource
 from monitor.measure.gpu.dcgm import DcgmSession
 from monitor.measure.gpu.figures import GpuWindow
 from monitor.measure.gpu.session import GpusIdentity
@@ -70,7 +70,7 @@ class TargetGpus:
             return None
         answering, troubles, known = (
             self.watch.answering(),
-            self.watch.state().troubles,
+            self.watch.state().problems,
             self.watch.known(),
         )
         if not isinstance(self.chosen, list):

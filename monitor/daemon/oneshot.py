@@ -10,7 +10,8 @@ from typing import Any
 
 import httpx
 
-from monitor.config.settings import Settings, TargetSettings
+from monitor.config.settings import Settings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import GpuWatches
 from monitor.daemon.identity import Keeps
 from monitor.daemon.lanes import lease_name, leased

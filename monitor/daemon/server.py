@@ -14,8 +14,8 @@ from typing import TypeVar
 import httpx
 from sqlalchemy import Connection
 
-from monitor.config.problems import Problem
-from monitor.config.settings import TargetSettings
+from monitor.config.problems import FileProblem
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.identity import IdentityWatch, Keeps
 from monitor.daemon.server_state import ServerState
@@ -98,7 +98,7 @@ class WatchedServer:
             return
         self.canary.model = the_one_model(self.settings.url, await models(self._http))
 
-    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[Problem]:
+    async def misfits(self, probes: Sequence[Probe], directory: Path) -> list[FileProblem]:
         """Returns the probes that exceed this server's context, and finds the model's name. Raises
         as find_model does.
         """

@@ -14,7 +14,8 @@ from datetime import timedelta
 from functools import partial
 
 from monitor.alert.dispatch import Dispatcher, channels_of
-from monitor.config.settings import Settings, TargetSettings
+from monitor.config.settings import Settings
+from monitor.config.target import TargetSettings
 from monitor.config.values import host_port
 from monitor.daemon import systemd
 from monitor.daemon.detector_settings import drift_settings

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.budget import HOUR, TokenLedger
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.extra_runs import ExtraRuns

@@ -1,3 +1,3 @@
-"""How a server and its GPU are looked at: streams, metrics pages, NVML, identity. Knows nothing of
-the database.
+"""Measurements of a server and its GPUs: streams, metrics pages, NVML, identity. Independent of the
+database.
 """

@@ -1,5 +1,5 @@
-"""One canary, from the look before it to the finished sample: stream, metrics page and GPU of the
-same moment in one row.
+"""One canary, from the reading before it to the finished sample: stream, metrics page and GPU in
+one row.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import httpx
 
 from monitor.measure.figures import decode_tok_s, itl_figures, load_figures, server_timing
-from monitor.measure.gpu.figures import sample_fields
+from monitor.measure.gpu.figures import SampleGpu, sample_fields
 from monitor.measure.server.metrics_page import MetricsPage
 from monitor.measure.stream.answer import Answer
 from monitor.measure.stream.client import Stream, stream
@@ -23,17 +22,15 @@ from monitor.measure.stream.patience import Limits
 from monitor.measure.stream.request import canary_request
 from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, ServerPage
 
-# compilation of a new parameter set was seen to take 4 to 20 s on CPU, minutes for CUDA graphs
+# Compiling a new parameter set was measured at 4 to 20 s on CPU; CUDA graphs take minutes.
 COLD_WAIT_S = 300.0
-HANG_AFTER_S = 10.0  # a step counter that stands still so long is a hang
-HOLD_OFF_S = 5.0  # vLLM may go on with a request after its client left (#54947)
-PAGE_SETTLE_S = 0.05  # the page may count the last engine step a moment after the stream has ended
+HANG_AFTER_S = 10.0  # a step counter that stands still for this long is a hang
+HOLD_OFF_S = 5.0  # vLLM may continue a request after its client left (vLLM issue 54947)
+PAGE_SETTLE_S = 0.05  # the page may count the last engine step just after the stream has ended
 
 
 class GpusNearby(Protocol):
-    """Where readings of the GPUs come from (GpuWatch); None in its place means that no GPU is
-    watched.
-    """
+    """The source of GPU readings (GpuWatch); None instead of one means that no GPU is watched."""
 
     def before(self, monotonic_ns: int) -> dict[str, GpuReading]: ...
 
@@ -42,7 +39,7 @@ class GpusNearby(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A sample and what does not fit into its row: the marks, the answer with its
+    """A sample with everything that does not fit into its row: the marks, the answer with its
     log-probabilities, and a sentence about a failure.
     """
 
@@ -56,8 +53,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class Canary:
-    """Measures probes against one server. `hang_after_s`: how long the step counter may stand still
-    (cold: COLD_WAIT_S).
+    """Measures probes against one server. `hang_after_s`: the longest standstill of the step
+    counter (COLD_WAIT_S after a cold start).
     """
 
     target: str
@@ -76,52 +73,53 @@ class Canary:
         cache_salt: str | None = None,
         compiling: bool = False,
     ) -> Measurement:
-        """Send the probe once, with a fresh cache salt unless one is given. It is never retried: a
+        """Sends the probe once, with a fresh cache salt unless one is given. It is never retried: a
         failure is a result.
 
-        `compiling`: another canary of ours is out cold, so that a still step counter means little
-        for as long as a cold start may take.
+        `compiling`: another canary of ours waits for a cold start, during which a step counter that
+        stands still proves nothing.
         """
-        started_at = datetime.now(UTC)
-        sample = Sample(
-            target=self.target,
-            probe=probe.name,
-            traffic_class=probe.traffic_class,
-            started_at=started_at,
-            phase=phase,
-            outcome=Outcome.ASLEEP,
-            priority=probe.priority,
-            idle_before_s=idle_before_s,
-        )
+        sample = self._sample(probe, phase, idle_before_s)
         if before.asleep:
-            return Measurement(
-                sample,
-                Marks(),
-                Answer(),
-                "the server sleeps (vllm:engine_sleep_state); a request would hang",
-                None,
-            )
+            return asleep(sample)
         run_id = uuid.uuid4().hex
-        request = canary_request(probe, self.model, f"canary-{run_id}", cache_salt or run_id)
         result = await stream(
             self.http,
-            request,
+            canary_request(probe, self.model, f"canary-{run_id}", cache_salt or run_id),
             limits_of(probe, phase, compiling, self.hang_after_s),
             before.engine_steps,
             self._steps,
         )
         after = await self._page_after(result, before)
         gpus = await self._gpus(result)
-        full = filled(sample, result, before, after, gpus)
-        detail = result.detail or still_reasoning(probe, result)
-        return Measurement(full, result.marks, result.answer, detail, after, result.http_status)
+        return Measurement(
+            sample=filled(sample, result, before, after, gpus),
+            marks=result.marks,
+            answer=result.answer,
+            detail=result.detail or still_reasoning(probe, result),
+            after=after,
+            http_status=result.http_status,
+        )
+
+    def _sample(self, probe: Probe, phase: Phase, idle_before_s: float | None) -> Sample:
+        """A sample that begins now and has not been measured yet."""
+        return Sample(
+            target=self.target,
+            probe=probe.name,
+            traffic_class=probe.traffic_class,
+            started_at=datetime.now(UTC),
+            phase=phase,
+            outcome=Outcome.ASLEEP,
+            priority=probe.priority,
+            idle_before_s=idle_before_s,
+        )
 
     async def _steps(self) -> float | None:
         return (await self.page.read()).engine_steps
 
     async def _page_after(self, result: Stream, before: ServerPage) -> ServerPage | None:
-        """The page just after the stream, read once more if it has not yet counted the tokens that
-        we already hold.
+        """The page just after the stream, read again if it has not yet counted the tokens that we
+        have received.
         """
         if result.outcome is Outcome.REFUSED:
             return None
@@ -139,15 +137,15 @@ class Canary:
             after = await self.page.read()
         return after
 
-    async def _gpus(self, result: Stream) -> dict[str, Any]:
+    async def _gpus(self, result: Stream) -> SampleGpu:
         sent, done = result.marks.sent, result.marks.done
         if self.gpus is None or sent is None or done is None:
             return {}
         return sample_fields(self.gpus.before(sent), await self.gpus.after(done), sent, done)
 
     async def hold_off(self, waiting_before: float | None, limit_s: float = HOLD_OFF_S) -> None:
-        """After a cancelled canary: wait until the server has dropped it (the waiting count falls),
-        or five seconds.
+        """Waits after a cancelled canary until the server has dropped it (the waiting count falls),
+        or `limit_s`.
         """
         end_s = time.monotonic() + limit_s
         peak = waiting_before or 0.0
@@ -162,8 +160,8 @@ class Canary:
 def limits_of(
     probe: Probe, phase: Phase, compiling: bool, hang_after_s: float = HANG_AFTER_S
 ) -> Limits:
-    """How long this canary waits. A cold one waits for the compilation of its parameter set;
-    `compiling`: another one does. Pure.
+    """The limits of a canary's wait. A cold one waits for the compilation of its parameter set, and
+    so does any other while one is `compiling`. Pure.
     """
     still_s = max(COLD_WAIT_S, hang_after_s)
     if phase is Phase.COLD:
@@ -177,9 +175,20 @@ def limits_of(
     )
 
 
+def asleep(sample: Sample) -> Measurement:
+    """The measurement of a canary that is not sent."""
+    return Measurement(
+        sample=sample,
+        marks=Marks(),
+        answer=Answer(),
+        detail="the server sleeps (vllm:engine_sleep_state); a request would hang",
+        after=None,
+    )
+
+
 def still_reasoning(probe: Probe, result: Stream) -> str | None:
-    """What is to be said where a model that reasons first used up its tokens before it answered,
-    and an answer was asked for.
+    """A sentence for a model that used up its tokens on reasoning, where the probe judges the
+    answer; None otherwise.
     """
     answer = result.answer
     if result.outcome is not Outcome.OK or not (probe.expect or probe.pinned):
@@ -206,7 +215,7 @@ def filled(
     result: Stream,
     before: ServerPage,
     after: ServerPage | None,
-    gpus: Mapping[str, Any],
+    gpus: SampleGpu,
 ) -> Sample:
     """The sample with every figure that the stream, the two pages and the GPUs give. Pure."""
     return replace(sample, **figures_of(result, before, after), **gpus)

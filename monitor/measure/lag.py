@@ -1,4 +1,4 @@
-"""How late this loop was while it took time stamps: a sample says how well it was observed."""
+"""The delay of the event loop while it took timestamps: how well a sample was observed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LagMeter:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin; a tick every 10 ms, each of which should come on time."""
+        """Schedules a tick every 10 ms; a late tick is a delayed loop."""
         self._due_s = self._loop.time() + TICK_S
         self._handle = self._loop.call_at(self._due_s, self._tick)
 
@@ -26,7 +26,7 @@ class LagMeter:
         self.start()
 
     def stop(self) -> float:
-        """End; the worst delay in milliseconds, a tick that is overdue at this moment included."""
+        """Returns the largest delay in milliseconds, including that of a tick overdue now."""
         if self._handle is not None:
             self._handle.cancel()
         return max(self._worst_s, self._loop.time() - self._due_s, 0.0) * 1000

@@ -16,7 +16,7 @@ from monitor.model import Pin, Point, known_us
 from monitor.replay.incidents import ReplayedIncident
 from monitor.replay.replay import Replay, in_order
 from monitor.store import pins, points
-from monitor.store.points import Cursor, HistoryInterval
+from monitor.store.points import Cursor, HistoryRange
 from monitor.store.queries import TargetRow
 from monitor.store.times import to_us
 
@@ -111,10 +111,10 @@ def replay_history(
 
 def _interval(
     connection: Connection, target: TargetRow, settings: DriftSettings, period: Period
-) -> HistoryInterval:
+) -> HistoryRange:
     uuids = points.gpus_of(connection, target.id)
     begin, until = period.begin(settings), period.until
-    return HistoryInterval(
+    return HistoryRange(
         connection,
         target.id,
         uuids,

@@ -1,4 +1,4 @@
-"""Opening the history: a writer that migrates, readers that never write, and every failure as one
+"""Opens the history: a writer that migrates, readers that never write, and every failure as one
 sentence.
 """
 
@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
@@ -28,8 +27,8 @@ INCREMENTAL = 2  # sqlite.org/pragma.html#pragma_auto_vacuum
 
 
 class DatabaseError(UserError):
-    """The history cannot be used. `usage` is true where the mend is the user's (exit 2), false
-    where it is out of reach (exit 3).
+    """The history cannot be used. `usage` is true for an error of the user (exit 2), false where
+    the database cannot be reached (exit 3).
     """
 
     def __init__(self, text: str, usage: bool = False) -> None:
@@ -39,7 +38,7 @@ class DatabaseError(UserError):
 
 
 def is_sqlite(database: str) -> bool:
-    """Whether the setting names a file, and not a database server."""
+    """Whether the setting is a file, and not a database server."""
     return "://" not in database or database.startswith("sqlite://")
 
 
@@ -49,39 +48,31 @@ def sqlite_path(database: str) -> Path:
 
 
 def shown(database: str) -> str:
-    """The setting as it may be printed: passwords masked. Raises DatabaseError for a URL that is
-    none.
-    """
+    """The setting with passwords masked, for display. Raises DatabaseError for an invalid URL."""
     return _url(database).render_as_string(hide_password=True) if "://" in database else database
 
 
 def _url(database: str) -> URL:
     try:
         return make_url(database)
-    except (
-        UrlError,
-        ValueError,
-        # neither it nor the reason is shown: where a part is at the wrong place it may be the
-        # password
-    ):
+    # Neither the setting nor the reason is shown: a misplaced part of it may be the password.
+    except (UrlError, ValueError):
         mend = (
-            "it is a path, or a URL such as postgresql://USER@HOST/NAME with every : / @ in "
+            "it must be a path, or a URL such as postgresql://USER@HOST/NAME with every : / @ in "
             "its password written as %3A %2F %40"
         )
-        raise DatabaseError(
-            f"the database setting cannot be understood; {mend}", usage=True
-        ) from None
+        raise DatabaseError(f"the database setting is not valid; {mend}", usage=True) from None
 
 
 def open_writer(database: str) -> Engine:
-    """An engine that may write, with the schema brought up to date. Raises DatabaseError."""
+    """Opens an engine that may write, with the schema up to date. Raises DatabaseError."""
     try:
         engine = (
             _sqlite_writer(sqlite_path(database))
             if is_sqlite(database)
             else create_engine(_url(database), pool_pre_ping=True)
         )
-        with _given_back_on_failure(engine):
+        with _disposed_on_failure(engine):
             _migrate(engine, database)
     except (SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
         raise DatabaseError(
@@ -91,8 +82,8 @@ def open_writer(database: str) -> Engine:
 
 
 def file_of(database: str) -> tuple[int, int] | None:
-    """Which file that path names now (device and inode); None where there is none, or the database
-    is no file.
+    """The file at this path now (device and inode); None where there is none, or the database is
+    not a file.
     """
     if not is_sqlite(database):
         return None
@@ -104,8 +95,8 @@ def file_of(database: str) -> tuple[int, int] | None:
 
 
 def open_reader(database: str) -> Engine:
-    """An engine that only reads, also beside a running daemon and without write permission. Raises
-    DatabaseError.
+    """Opens an engine that only reads, even while a daemon runs and without write permission.
+    Raises DatabaseError.
     """
     try:
         engine = (
@@ -123,14 +114,14 @@ def open_reader(database: str) -> Engine:
     if revision != HEAD:
         raise DatabaseError(
             f"the database {shown(database)} has no history yet; `vllm-canary run` or `probe` "
-            "starts one"
+            "creates one"
         )
     return engine
 
 
 @contextmanager
 def reading(database: str) -> Iterator[Connection]:
-    """A connection for reading, closed at the end; database errors inside become DatabaseError."""
+    """Opens a connection for reading; database errors inside become DatabaseError."""
     engine = open_reader(database)
     try:
         with engine.connect() as connection:
@@ -144,8 +135,8 @@ def reading(database: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def _given_back_on_failure(engine: Engine) -> Iterator[None]:
-    """A database that is refused is let go at once, not when the collector comes by."""
+def _disposed_on_failure(engine: Engine) -> Iterator[None]:
+    """Closes a refused database at once, and not at the next garbage collection."""
     try:
         yield
     except BaseException:
@@ -155,30 +146,25 @@ def _given_back_on_failure(engine: Engine) -> Iterator[None]:
 
 def _sqlite_writer(path: Path) -> Engine:
     path.parent.mkdir(parents=True, exist_ok=True)
-    url = URL.create("sqlite", database=str(path))  # made of parts: a ? in the name is no query
+    url = URL.create("sqlite", database=str(path))  # from parts: a ? in the name is not a query
     engine = create_engine(
         url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
     )
 
     @event.listens_for(engine, "connect")
-    def _settings(connection: sqlite3.Connection, _record: Any) -> None:
-        if connection.execute("PRAGMA auto_vacuum").fetchone() != (
-            INCREMENTAL,
-        ):  # to set it again would write
-            connection.execute(
-                f"PRAGMA auto_vacuum={INCREMENTAL}"
-            )  # takes effect only before the first table
+    def _settings(connection: sqlite3.Connection, _record: object) -> None:
+        # Setting it again would write; it takes effect only before the first table.
+        if connection.execute("PRAGMA auto_vacuum").fetchone() != (INCREMENTAL,):
+            connection.execute(f"PRAGMA auto_vacuum={INCREMENTAL}")
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(
-            "PRAGMA synchronous=FULL"
-        )  # an incident that was acted on must not be forgotten by a power cut
+        # A power failure must not lose an incident that was acted on.
+        connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql(
-            "BEGIN IMMEDIATE"
-        )  # take the write lock first: waiting beats failing half-way
+        # Takes the write lock first: waiting is better than failing half-way.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
 
@@ -186,24 +172,24 @@ def _sqlite_writer(path: Path) -> Engine:
 def _sqlite_reader(path: Path) -> Engine:
     if not path.exists():
         raise DatabaseError(
-            f"there is no database at {path}; `vllm-canary run` or `probe` starts one"
+            f"there is no database at {path}; `vllm-canary run` or `probe` creates one"
         )
 
     def connect() -> sqlite3.Connection:
         uri = f"file:{quote(str(path))}?mode=ro"
         if not os.access(path, os.W_OK) and not Path(f"{path}-wal").exists():
-            # Nobody has it open. SQLite would make a -wal file of ours beside it, which its owner
-            # could then not write.
+            # No process has it open. SQLite would create a -wal file of ours next to it, which its
+            # owner could not write.
             return _readable(f"{uri}&immutable=1")
         try:
             return _readable(uri)
         except sqlite3.OperationalError:
-            # A reader who may not create the -shm file can still read a database that nobody has
+            # A user who may not create the -shm file can still read a database that no process has
             # open.
             if Path(f"{path}-wal").exists():
                 mend = (
                     "a daemon that was killed left writes in its -wal file; start it again, "
-                    "or read as a user who may write there"
+                    "or read as a user who may write to that folder"
                 )
                 raise DatabaseError(f"the database {path} cannot be read: {mend}") from None
             return _readable(f"{uri}&immutable=1")
@@ -233,8 +219,7 @@ def _refuse_newer(revision: str | None, database: str) -> None:
     if revision is not None and revision not in KNOWN_REVISIONS:
         raise DatabaseError(
             f"the database {shown(database)} was written by a newer vllm-canary (schema "
-            f"{revision}, this program knows {HEAD}); "
-            "upgrade vllm-canary, or use another database",
+            f"{revision}, this program knows {HEAD}); upgrade vllm-canary, or use another database",
             usage=True,
         )
 
@@ -245,12 +230,13 @@ def _migrate(engine: Engine, database: str) -> None:
     _refuse_newer(revision, database)
     if revision == HEAD:
         return
-    from monitor.store.migrate import upgrade  # noqa: PLC0415 - Alembic takes 0.1 s to load and is needed once a version
+    # Alembic takes 0.1 s to load, and is needed once per version.
+    from monitor.store.migrate import upgrade  # noqa: PLC0415
 
     upgrade(engine)
 
 
 def reason(error: BaseException) -> str:
-    """The database's own words, without SQL and addresses."""
+    """The database's own message, without SQL and addresses."""
     original = getattr(error, "orig", None) or error
     return " ".join(str(original).split()) or type(error).__name__

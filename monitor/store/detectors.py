@@ -1,5 +1,5 @@
-"""What drift detection has learnt of a target, kept between two starts of the daemon. The state
-itself is text that only it understands.
+"""The state of drift detection by target, kept between two starts of the daemon, as text that only
+the detector reads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from monitor.store.points import Cursor
 
 @dataclass(frozen=True, slots=True)
 class StoredDetector:
-    """One target's detector. `armed`: {what, armed, detail} of each part; `note`: why it had to
-    learn anew, if it had.
+    """One target's detector. `armed`: {what, armed, detail} of each part; `note`: why it rebuilt
+    its baselines, if it did.
     """
 
     at_us: int
@@ -25,7 +25,7 @@ class StoredDetector:
     state: str
     armed: tuple[Mapping[str, Any], ...]
     cursor: Cursor
-    pin: int  # the newest pin that it knows
+    pin: int  # the newest pin that it has read
     note: str | None = None
 
 
@@ -38,7 +38,7 @@ def stamp(connection: Connection, target_id: int) -> int | None:
 
 
 def load(connection: Connection, target_id: int) -> StoredDetector | None:
-    """What is stored of a target."""
+    """The stored detector of a target."""
     row = connection.execute(
         select(t.detector_state).where(t.detector_state.c.target_id == target_id)
     ).first()
@@ -46,13 +46,19 @@ def load(connection: Connection, target_id: int) -> StoredDetector | None:
         return None
     cursor = Cursor(row.sample_id, row.server_reading_id, row.gpu_reading_id)
     return StoredDetector(
-        row.at_us, row.version, row.state, tuple(row.armed), cursor, row.pin_id, row.note
+        at_us=row.at_us,
+        version=row.version,
+        state=row.state,
+        armed=tuple(row.armed),
+        cursor=cursor,
+        pin=row.pin_id,
+        note=row.note,
     )
 
 
 def save(connection: Connection, target_id: int, stored: StoredDetector) -> None:
-    """Keep it, in the place of what was there."""
-    values: dict[str, Any] = {
+    """Stores a target's detector in place of the previous one."""
+    values: dict[str, object] = {
         "at_us": stored.at_us,
         "version": stored.version,
         "state": stored.state,
@@ -70,22 +76,22 @@ def save(connection: Connection, target_id: int, stored: StoredDetector) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """What of a target's detection works, for those who only read."""
+class DetectorSummary:
+    """Which parts of a target's detection are armed, without the state itself."""
 
     armed: tuple[Mapping[str, Any], ...]
     note: str | None
 
 
-def learnt_of(connection: Connection) -> dict[int, Learnt]:
-    """By target, without the states themselves."""
+def summaries(connection: Connection) -> dict[int, DetectorSummary]:
+    """The summary of each target's detector."""
     table = t.detector_state
     rows = connection.execute(select(table.c.target_id, table.c.armed, table.c.note))
-    return {int(row.target_id): Learnt(tuple(row.armed), row.note) for row in rows}
+    return {int(row.target_id): DetectorSummary(tuple(row.armed), row.note) for row in rows}
 
 
 def note_gpus(connection: Connection, target_id: int, uuids: Sequence[str]) -> None:
-    """The GPUs that serve a target, so that a replay knows whose readings are whose."""
+    """Notes GPUs that serve a target, so that a replay can assign their readings."""
     known = (
         connection.execute(select(t.target.c.gpus).where(t.target.c.id == target_id)).scalar() or []
     )

@@ -1,6 +1,4 @@
-"""Identities in the history: one row for each that was seen on a target, and which one is
-current.
-"""
+"""Identities in the history: one row for each identity of a target, and which one is current."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from monitor.model import FingerprintField
 from monitor.store import tables as t
@@ -20,7 +18,7 @@ Fields = Mapping[str, FingerprintField]
 
 @dataclass(frozen=True, slots=True)
 class StoredFingerprint:
-    """One identity of a target. `earlier`: the digests that it had while less of it was known."""
+    """One identity of a target. `earlier`: its digests while fewer of its fields were known."""
 
     id: int
     digest: str
@@ -31,7 +29,7 @@ class StoredFingerprint:
 
 
 def current(connection: Connection, target_id: int) -> StoredFingerprint | None:
-    """The identity that the target had when it was last read."""
+    """The identity of the target at its last reading."""
     query = (
         select(t.fingerprint)
         .join(t.target, t.target.c.fingerprint_id == t.fingerprint.c.id)
@@ -52,7 +50,7 @@ def all_of(connection: Connection, target_id: int) -> list[StoredFingerprint]:
 
 
 def named(connection: Connection, target_id: int, digest: str) -> StoredFingerprint | None:
-    """The identity that has this digest, or had it while less of it was known."""
+    """The identity that has this digest, or had it while fewer of its fields were known."""
     known = all_of(connection, target_id)
     return next((one for one in known if one.digest == digest), None) or next(
         (one for one in known if digest in one.earlier), None
@@ -67,10 +65,10 @@ def save(
     now: datetime,
     row_id: int | None = None,
 ) -> int:
-    """Write an identity and make it current: into the row `row_id` (the same one, with what was
-    learnt), or as a new one.
+    """Stores an identity and makes it current: in the row `row_id` (the same one, with more fields
+    known), or as a new one. Returns its row.
     """
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "digest": digest,
         "fields": _as_json(fields),
         "last_seen_us": to_us(now),
@@ -92,30 +90,30 @@ def save(
 
 
 def _earlier(connection: Connection, row_id: int, digest: str) -> list[str]:
-    """The digests that an identity had, when it has another one from now on."""
+    """The earlier digests of an identity that gets this digest now."""
     row = connection.execute(
         select(t.fingerprint.c.digest, t.fingerprint.c.earlier).where(t.fingerprint.c.id == row_id)
     ).one()
     return [known for known in dict.fromkeys([*row.earlier, row.digest]) if known != digest]
 
 
-def _as_json(fields: Fields) -> dict[str, Any]:
+def _as_json(fields: Fields) -> dict[str, dict[str, object]]:
     return {
         name: {k: v for k, v in asdict(field).items() if k != "name" and v is not None}
         for name, field in fields.items()
     }
 
 
-def _stored(row: Any) -> StoredFingerprint:
+def _stored(row: Row[Any]) -> StoredFingerprint:
     fields = {
         name: FingerprintField(name, f["role"], f.get("value"), f.get("source"), f.get("reason"))
         for name, f in row.fields.items()
     }
     return StoredFingerprint(
-        row.id,
-        row.digest,
-        tuple(row.earlier),
-        fields,
-        from_us(row.first_seen_us),
-        from_us(row.last_seen_us),
+        id=row.id,
+        digest=row.digest,
+        earlier=tuple(row.earlier),
+        fields=fields,
+        first_seen=from_us(row.first_seen_us),
+        last_seen=from_us(row.last_seen_us),
     )

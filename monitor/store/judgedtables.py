@@ -1,7 +1,7 @@
-"""The tables of what was concluded: incidents and their messages, pins, reviews, and what drift
-detection has learnt.
+"""The tables of conclusions: incidents and their messages, pins, reviews, and the state of drift
+detection.
 
-Units and names as in tables.py, through which everybody reaches these.
+Units and names are those of tables.py, which exports these tables too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ incident = Table(
     Column("closed_at_us", BigInteger),
     Column("close_reason", Text),
 )
-#: One open incident a key, held by the database itself and not only by the code that opens them.
+#: One open incident per key, enforced by the database and not only by the code that opens them.
 Index(
     "uq_incident_open_key",
     incident.c.kind,
@@ -75,9 +75,8 @@ finding = Table(
 delivery = Table(
     "delivery",
     metadata,
-    Column(
-        "id", Text, primary_key=True
-    ),  # a stable id: the receiver can tell a repeated delivery by it
+    # A stable id, by which the receiver recognises a repeated delivery.
+    Column("id", Text, primary_key=True),
     Column("incident_id", Integer, ForeignKey("incident.id"), index=True),  # NULL: a test alert
     Column("channel", Text, nullable=False),
     Column("event", Text, nullable=False),
@@ -97,16 +96,14 @@ pin = Table(
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
     Column("revision_id", Integer, ForeignKey("probe_revision.id"), nullable=False),
-    Column(
-        "fingerprint_id", Integer, ForeignKey("fingerprint.id")
-    ),  # what was served when it was taken
+    # the identity of the server at pinning
+    Column("fingerprint_id", Integer, ForeignKey("fingerprint.id")),
     Column("reason", Text, nullable=False),
     Column("author", Text, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
-    Column(
-        "retired_at_us", BigInteger
-    ),  # a newer pin took its place, or somebody ended it; it is kept
+    # Replaced by a newer pin, or retired by a person; the row is kept.
+    Column("retired_at_us", BigInteger),
     Column("prompt_tokens", Integer),
     Column("noise_nat", Float),
     Column("ttft_ms", JSON, nullable=False),
@@ -144,18 +141,15 @@ detector_state = Table(
     "detector_state",
     metadata,
     Column("target_id", Integer, ForeignKey("target.id"), primary_key=True, autoincrement=False),
-    Column(
-        "at_us", BigInteger, nullable=False
-    ),  # when it was written; a writer that finds another time here takes up what is stored
-    Column("version", Text, nullable=False),  # of the state's shape
-    Column(
-        "state", Text, nullable=False
-    ),  # JSON, as text: its figures must come back to the last digit
-    Column(
-        "armed", JSON, nullable=False
-    ),  # what works already and what still learns, for those who only read
-    Column("note", Text),  # why it had to learn anew
-    # The last rows that are in it, so that a restart goes on exactly there.
+    # When it was written; a writer that finds another time here loads the stored state.
+    Column("at_us", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),  # of the state's format
+    # JSON, as text: its figures must be read back to the last digit.
+    Column("state", Text, nullable=False),
+    # which parts are armed and which still learn, for commands that only read
+    Column("armed", JSON, nullable=False),
+    Column("note", Text),  # why the baselines were rebuilt
+    # The last rows that are in it, so that a restart continues exactly there.
     Column("sample_id", Integer, nullable=False),
     Column("server_reading_id", Integer, nullable=False),
     Column("gpu_reading_id", Integer, nullable=False),

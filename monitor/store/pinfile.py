@@ -1,10 +1,9 @@
-"""Pins as plain YAML for review and git, and back. A file that does not fit is refused whole."""
+"""Pins as plain YAML for review and git, and back. An invalid file is refused as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -14,30 +13,25 @@ from monitor.model import Pin, PinnedOutput
 
 VERSION = 1
 _PIN = TypeAdapter(Pin)
-_UNKNOWN = {
-    "fingerprint": None,
-    "prompt_tokens": None,
-    "noise_nat": None,
-}  # `to_yaml` leaves out what is unknown
+#: `to_yaml` omits unknown fields.
+_UNKNOWN = {"fingerprint": None, "prompt_tokens": None, "noise_nat": None}
 
 
 class PinFileError(UserError):
-    """A file of pins cannot be taken up."""
+    """A pin file cannot be used."""
 
     exit_code = USAGE
 
 
 def to_yaml(pins: Sequence[Pin]) -> str:
-    """One document with all pins; what differs from run to run (ids) is left out."""
+    """One document with all pins; what differs from run to run (ids) is omitted."""
     entries = []
     for pin in pins:
         entry = {
             k: v for k, v in asdict(pin).items() if k not in {"id", "retired_at"} and v is not None
         }
-        entry["created_at"], entry["expires_at"] = (
-            pin.created_at.isoformat(),
-            pin.expires_at.isoformat(),
-        )
+        entry["created_at"] = pin.created_at.isoformat()
+        entry["expires_at"] = pin.expires_at.isoformat()
         entry["ttft_ms"], entry["decode_tok_s"] = list(pin.ttft_ms), list(pin.decode_tok_s)
         entry["outputs"] = [_output_entry(output) for output in pin.outputs]
         entries.append(entry)
@@ -46,14 +40,14 @@ def to_yaml(pins: Sequence[Pin]) -> str:
     )
 
 
-def _output_entry(output: PinnedOutput) -> dict[str, Any]:
-    """Tuples as plain lists: YAML knows no others."""
+def _output_entry(output: PinnedOutput) -> dict[str, object]:
+    """An output with plain lists: YAML has no tuples."""
     lists = {name: list(getattr(output, name)) for name in ("tokens", "token_ids", "logprobs")}
     return {**asdict(output), **lists, "tops": [dict(top) for top in output.tops]}
 
 
 def from_yaml(text: str, name: str) -> list[Pin]:
-    """The pins of a file. Raises PinFileError with the place and what is wrong."""
+    """The pins of a file. Raises PinFileError with the place and the error."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -68,12 +62,12 @@ def from_yaml(text: str, name: str) -> list[Pin]:
         or not isinstance(data.get("pins"), list)
     ):
         raise PinFileError(
-            f"{name}: is no file of pins (version {VERSION}); `vllm-canary pins export` writes one"
+            f"{name}: is not a pin file (version {VERSION}); `vllm-canary pins export` writes one"
         )
     return [_pin(entry, f"{name}: pin {index + 1}") for index, entry in enumerate(data["pins"])]
 
 
-def _pin(entry: Any, place: str) -> Pin:
+def _pin(entry: object, place: str) -> Pin:
     try:
         pin = _PIN.validate_python(
             {**_UNKNOWN, **entry, "id": 0} if isinstance(entry, dict) else entry
@@ -91,20 +85,18 @@ def _pin(entry: Any, place: str) -> Pin:
 
 
 def _misfit(pin: Pin) -> str | None:
-    """What types cannot say: a reason, answers, times with a zone, and one log-probability for each
-    token.
+    """The error that types do not catch: no reason or answers, times without a zone, or another
+    number of log-probabilities than tokens.
     """
     if not pin.reason.strip() or not pin.outputs:
         return f"has no {'reason' if pin.outputs else 'outputs'}"
     if pin.created_at.tzinfo is None or pin.expires_at.tzinfo is None:
         return "created_at and expires_at need a time zone, for example 2026-11-30T12:00:00+00:00"
     for output in pin.outputs:
-        if len(output.logprobs) != len(output.tokens) or len(output.tops) not in {
-            0,
-            len(output.tokens),
-        }:
+        count = len(output.tokens)
+        if len(output.logprobs) != count or len(output.tops) not in {0, count}:
             return (
-                f"has {len(output.tokens)} tokens, {len(output.logprobs)} logprobs and "
+                f"has {count} tokens, {len(output.logprobs)} logprobs and "
                 f"{len(output.tops)} tops; give one for each token"
             )
     return None

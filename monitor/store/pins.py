@@ -1,4 +1,4 @@
-"""Pins in the history: recorded, found, retired; never deleted. And what people said of samples."""
+"""Pins in the history: recorded, found, retired, never deleted; and people's reviews of samples."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def add(
     fingerprint_id: int | None,
     now: datetime | None = None,
 ) -> int:
-    """Record a pin; one of the same probe under the same identity, or under none, is retired (at
-    `now`, else when the pin was made) and kept. Returns its id.
+    """Stores a pin and returns its id. An earlier pin of the same probe under the same identity, or
+    under none, is retired (at `now`, or else at the new pin's creation) and kept.
     """
     _retire_earlier(connection, target_id, revision_id, fingerprint_id, now or pin.created_at)
     values = {
@@ -55,13 +55,11 @@ def _retire_earlier(
     fingerprint_id: int | None,
     at: datetime,
 ) -> None:
-    unfiled = t.pin.c.fingerprint_id.is_(
-        None
-    )  # taken before any identity was known: the new one is of the same server or a later one
+    # Taken before any identity was known; the new pin is of the same server or a later one.
+    unfiled = t.pin.c.fingerprint_id.is_(None)
     same_identity = (
         unfiled if fingerprint_id is None else unfiled | (t.pin.c.fingerprint_id == fingerprint_id)
     )
-    this_probe = _probe_id(revision_id)
     earlier = (
         select(t.pin.c.id)
         .join(t.probe_revision, t.probe_revision.c.id == t.pin.c.revision_id)
@@ -69,7 +67,7 @@ def _retire_earlier(
             t.pin.c.target_id == target_id,
             t.pin.c.retired_at_us.is_(None),
             same_identity,
-            t.probe_revision.c.probe_id == this_probe,
+            t.probe_revision.c.probe_id == _probe_id(revision_id),
         )
     )
     old = list(connection.execute(earlier).scalars())
@@ -92,41 +90,40 @@ def _add_output(connection: Connection, pin_id: int, output: PinnedOutput) -> No
 
 
 def adopt(connection: Connection, target_id: int, now: datetime) -> bool:
-    """File pins that were taken before any identity of the target was known under the first one
-    that was read after them; where a newer pin of the probe holds there, the old one is retired.
-    Whether any was filed.
+    """Files pins that were taken before any identity of the target was known under the first
+    identity that was read after them. Where a newer pin of the probe is active there, the old one
+    is retired. Returns whether any was filed.
     """
-    holding = (t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None))
-    known = t.fingerprint.c.target_id == target_id
+    active = (t.pin.c.target_id == target_id, t.pin.c.retired_at_us.is_(None))
+    unfiled = select(t.pin).where(*active, t.pin.c.fingerprint_id.is_(None))
     filed = False
-    for row in connection.execute(
-        select(t.pin)
-        .where(*holding, t.pin.c.fingerprint_id.is_(None))
-        .order_by(t.pin.c.created_at_us)
-    ).all():
-        later = select(t.fingerprint.c.id).where(
-            known, t.fingerprint.c.first_seen_us >= row.created_at_us
-        )
-        first = connection.execute(
-            later.order_by(t.fingerprint.c.first_seen_us, t.fingerprint.c.id).limit(1)
-        ).scalar()
+    for row in connection.execute(unfiled.order_by(t.pin.c.created_at_us)).all():
+        first = _first_identity_after(connection, target_id, row.created_at_us)
         if first is None:
             continue
         of_probe = select(t.probe_revision.c.id).where(
             t.probe_revision.c.probe_id == _probe_id(row.revision_id)
         )
-        newer = (
+        newer = select(t.pin.c.id).where(
+            *active,
             t.pin.c.fingerprint_id == first,
             t.pin.c.revision_id.in_(of_probe),
             t.pin.c.created_at_us >= row.created_at_us,
         )
-        replaced = (
-            connection.execute(select(t.pin.c.id).where(*holding, *newer)).first() is not None
-        )
-        values = {"fingerprint_id": first, "retired_at_us": to_us(now) if replaced else None}
+        is_replaced = connection.execute(newer).first() is not None
+        values = {"fingerprint_id": first, "retired_at_us": to_us(now) if is_replaced else None}
         connection.execute(update(t.pin).where(t.pin.c.id == row.id).values(**values))
         filed = True
     return filed
+
+
+def _first_identity_after(connection: Connection, target_id: int, at_us: int) -> int | None:
+    query = (
+        select(t.fingerprint.c.id)
+        .where(t.fingerprint.c.target_id == target_id, t.fingerprint.c.first_seen_us >= at_us)
+        .order_by(t.fingerprint.c.first_seen_us, t.fingerprint.c.id)
+    )
+    return connection.execute(query.limit(1)).scalar()
 
 
 def _probe_id(revision_id: int) -> ScalarSelect[Any]:
@@ -138,7 +135,7 @@ def _probe_id(revision_id: int) -> ScalarSelect[Any]:
 
 
 def retire(connection: Connection, pin_id: int, now: datetime) -> bool:
-    """End a pin; False when there is none of that number that still holds."""
+    """Retires a pin; False when there is no active pin of that number."""
     done = connection.execute(
         update(t.pin)
         .where(t.pin.c.id == pin_id, t.pin.c.retired_at_us.is_(None))
@@ -148,7 +145,7 @@ def retire(connection: Connection, pin_id: int, now: datetime) -> bool:
 
 
 def find(connection: Connection, target: str | None = None, retired: bool = False) -> list[Pin]:
-    """Pins, the newest first; without `retired` only those that hold."""
+    """Pins, the newest first; without `retired` only active ones."""
     query = (
         select(
             t.pin,
@@ -172,17 +169,19 @@ def find(connection: Connection, target: str | None = None, retired: bool = Fals
 
 
 def get(connection: Connection, pin_id: int) -> Pin | None:
-    """One pin, retired or not."""
+    """One pin, active or retired."""
     return next((pin for pin in find(connection, retired=True) if pin.id == pin_id), None)
 
 
 def stamp(connection: Connection) -> tuple[int, int]:
-    """Moves whenever a pin is added or retired: newest id and number of those that hold."""
+    """A stamp that changes whenever a pin is added or retired: newest id and number of active
+    pins.
+    """
     newest = connection.execute(select(func.max(t.pin.c.id))).scalar()
-    holding = connection.execute(
+    active = connection.execute(
         select(func.count()).select_from(t.pin).where(t.pin.c.retired_at_us.is_(None))
     ).scalar()
-    return int(newest or 0), int(holding or 0)
+    return int(newest or 0), int(active or 0)
 
 
 def _outputs(connection: Connection, pin_id: int) -> tuple[PinnedOutput, ...]:
@@ -194,15 +193,15 @@ def _outputs(connection: Connection, pin_id: int) -> tuple[PinnedOutput, ...]:
     )
     return tuple(
         PinnedOutput(
-            r.text,
-            tuple(r.tokens),
-            tuple(r.token_ids),
-            tuple(r.logprobs),
-            r.finish_reason,
-            r._mapping["count"],
-            tuple(r.tops),
+            text=row.text,
+            tokens=tuple(row.tokens),
+            token_ids=tuple(row.token_ids),
+            logprobs=tuple(row.logprobs),
+            finish_reason=row.finish_reason,
+            count=row._mapping["count"],
+            tops=tuple(row.tops),
         )
-        for r in connection.execute(query)
+        for row in connection.execute(query)
     )
 
 
@@ -228,7 +227,7 @@ def _pin(row: Row[Any], outputs: Sequence[PinnedOutput]) -> Pin:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a person said of a sample."""
+    """A person's review of a sample."""
 
     sample_id: int
     at: datetime
@@ -239,7 +238,7 @@ class Review:
 
 
 def add_review(connection: Connection, review: Review) -> None:
-    """Keep it beside the sample: corrections and review time stand with generation time."""
+    """Stores a review of a sample."""
     connection.execute(
         insert(t.review).values(
             sample_id=review.sample_id,
@@ -253,7 +252,7 @@ def add_review(connection: Connection, review: Review) -> None:
 
 
 def reviews_of(connection: Connection, sample_id: int) -> list[Review]:
-    """What people said of a sample, in order."""
+    """The reviews of a sample, in order."""
     rows = connection.execute(
         select(t.review).where(t.review.c.sample_id == sample_id).order_by(t.review.c.id)
     )
@@ -261,11 +260,18 @@ def reviews_of(connection: Connection, sample_id: int) -> list[Review]:
 
 
 def _review(row: Row[Any]) -> Review:
-    return Review(row.sample_id, from_us(row.at_us), row.author, row.verdict, row.minutes, row.note)
+    return Review(
+        sample_id=row.sample_id,
+        at=from_us(row.at_us),
+        author=row.author,
+        verdict=row.verdict,
+        minutes=row.minutes,
+        note=row.note,
+    )
 
 
 def expectations(connection: Connection) -> dict[str, list[Expectation]]:
-    """The conditions of each probe in its newest text."""
+    """The conditions of each probe in its newest revision."""
     newest = select(func.max(t.probe_revision.c.id)).group_by(t.probe_revision.c.probe_id)
     query = (
         select(t.probe.c.name, t.probe_revision.c.definition)
@@ -283,7 +289,7 @@ def expectations(connection: Connection) -> dict[str, list[Expectation]]:
 
 
 def reviews_since(connection: Connection, since: datetime | None) -> list[Review]:
-    """What people said of samples that were taken since a moment, in order."""
+    """The reviews of samples that started since a moment, in order."""
     query = (
         select(t.review)
         .join(t.sample, t.sample.c.id == t.review.c.sample_id)
@@ -295,7 +301,7 @@ def reviews_since(connection: Connection, since: datetime | None) -> list[Review
 
 
 def retry_of(connection: Connection, sample_id: int) -> int | None:
-    """The sample whose near tie this one decides; None for a run of its own."""
+    """The sample whose near tie this one decides; None for a scheduled run."""
     return connection.execute(
         select(t.sample.c.retry_of).where(t.sample.c.id == sample_id)
     ).scalar()

@@ -1,8 +1,8 @@
-"""The history as points for detection: new rows after those that are known, or a long stretch of
-time from beginning to end.
+"""The history as points for detection: the rows after a cursor, or a range of rows from beginning
+to end.
 
-Rows are read in the order in which they were stored, which is the order in which they were known,
-in pages, so that a year fits.
+Rows are read in the order in which they were stored, which is the order in which they became known,
+and in pages, so that a year fits into memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, String, cast, func, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    String,
+    Table,
+    cast,
+    func,
+    select,
+)
 
 from monitor.model import CanaryPoint, GpuPoint, Outcome, ServerPoint, Verdict
 from monitor.store import tables as t
@@ -26,7 +37,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The last rows that were taken up, by their ids."""
+    """The last rows that were processed, by their ids."""
 
     sample: int = 0
     server_reading: int = 0
@@ -34,8 +45,8 @@ class Cursor:
 
 
 def _known_us(started_us: int, e2e_ms: float | None) -> int:
-    """When a canary's result was known: at the end of its answer. One without a duration failed at
-    once.
+    """When a canary's result was known: at the end of its answer. One without a duration failed
+    immediately.
     """
     return started_us + int((e2e_ms or 0.0) * 1000)
 
@@ -43,12 +54,11 @@ def _known_us(started_us: int, e2e_ms: float | None) -> int:
 def _canary_select(target_id: int) -> Select[Any]:
     named = {
         "at_us": t.sample.c.started_at_us,
-        "known_us": t.sample.c.started_at_us,  # made of it and e2e_ms, below
+        "known_us": t.sample.c.started_at_us,  # plus e2e_ms, below
         "probe": t.probe.c.name,
         "traffic_class": t.probe_revision.c["class"],
-        "fingerprint": cast(
-            t.sample.c.fingerprint_id, String
-        ),  # and not its digest, which grows as more of an identity becomes known
+        # not the digest, which changes as more fields of an identity become known
+        "fingerprint": cast(t.sample.c.fingerprint_id, String),
         "process_start_us": func.coalesce(
             t.process_start.c.started_at_us, t.process_start.c.seen_at_us
         ),
@@ -64,8 +74,8 @@ def _canary_select(target_id: int) -> Select[Any]:
 
 
 def _by_id(column: Column[Any]) -> ColumnElement[Any]:
-    """A column under which no index can be looked up: new rows are few and last, and are found by
-    their ids. SQLite would rather read every row of a target by its index, and sort them.
+    """A column as an expression that no index matches: new rows are few and last, and are found by
+    their ids. With the index SQLite would read and sort every row of a target.
     """
     return func.coalesce(column, None)
 
@@ -74,7 +84,7 @@ _E2E = CanaryPoint._fields.index("e2e_ms") + 1
 _STALE = CanaryPoint._fields.index("stale") + 1
 
 
-def _canary(row: Any) -> CanaryPoint:
+def _canary(row: Row[Any]) -> CanaryPoint:
     values = list(row)
     values[2] = _known_us(values[1], values[_E2E])
     values[_STALE] = None if values[_STALE] is None else bool(values[_STALE])
@@ -88,8 +98,8 @@ def canaries_after(
     limit: int = PAGE,
     until_us: int = FOR_EVER_US,
 ) -> list[tuple[int, CanaryPoint]]:
-    """Samples of a target with greater ids, each with its id. What is dated after `until_us` is
-    left out: a clock went wrong there.
+    """Samples of a target with greater ids, each with its id. Rows dated after `until_us` are left
+    out: a clock was wrong there.
     """
     query = _canary_select(target_id).where(
         t.sample.c.id > after, t.sample.c.started_at_us <= until_us
@@ -166,7 +176,7 @@ def servers_after(
     limit: int = PAGE,
     until_us: int = FOR_EVER_US,
 ) -> list[tuple[int, ServerPoint]]:
-    """Readings of a target's metrics page with greater ids, likewise."""
+    """Readings of a target's metrics page with greater ids, as `canaries_after`."""
     table = t.server_reading
     columns = [table.c[name] for name in ServerPoint._fields]
     query = select(table.c.id, *columns).where(
@@ -178,8 +188,8 @@ def servers_after(
     ]
 
 
-#: Of the figures kept as least, median and largest, detection takes the median: a single one lies
-#: (docs/detection.md).
+#: Of the figures stored as minimum, median and maximum, detection uses the median: it is robust
+#: against a single bad reading (docs/detection.md).
 _MEDIANS = {"temp_c", "sm_clock_mhz", "power_w", "util"}
 
 
@@ -190,7 +200,7 @@ def gpus_after(
     limit: int = PAGE,
     until_us: int = FOR_EVER_US,
 ) -> list[tuple[int, GpuPoint]]:
-    """Readings of these GPUs with greater ids, likewise."""
+    """Readings of these GPUs with greater ids, as `canaries_after`."""
     table = t.gpu_reading
     names = {"uuid": "gpu_uuid"} | {name: f"{name}_median" for name in _MEDIANS}
     columns = [table.c[names.get(name, name)] for name in GpuPoint._fields]
@@ -203,9 +213,7 @@ def gpus_after(
 
 
 def newest(connection: Connection) -> Cursor:
-    """The last rows of all, whosever they are: what is before them was looked through and need not
-    be again.
-    """
+    """The last rows of all targets: the rows before them need not be searched again."""
     ids = (
         select(func.max(table.c.id)).scalar_subquery()
         for table in (t.sample, t.server_reading, t.gpu_reading)
@@ -216,13 +224,12 @@ def newest(connection: Connection) -> Cursor:
 def cursor_at(
     connection: Connection, target_id: int, uuids: Collection[str], moment: datetime | None
 ) -> Cursor:
-    """The last rows before a moment; None: the last there are."""
+    """The last rows before a moment; None: the last rows of all."""
 
-    def last(table: Any, at: Any, *of: Any) -> int:
+    def last(table: Table, at: Column[Any], own: ColumnElement[bool]) -> int:
         before = () if moment is None else (at < to_us(moment),)
-        return int(
-            connection.execute(select(func.max(table.c.id)).where(*of, *before)).scalar() or 0
-        )
+        query = select(func.max(table.c.id)).where(own, *before)
+        return int(connection.execute(query).scalar() or 0)
 
     return Cursor(
         last(t.sample, t.sample.c.started_at_us, t.sample.c.target_id == target_id),
@@ -232,8 +239,8 @@ def cursor_at(
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryInterval:
-    """An interval of one target's history as three streams: the rows after `begin`, up to and with
+class HistoryRange:
+    """A range of one target's history as three streams: the rows after `begin`, up to and including
     those of `end`.
     """
 
@@ -270,14 +277,14 @@ def _paged(page: Callable[[int], list[tuple[int, P]]], after: int, end: int) -> 
 
 
 def noted_gpus(connection: Connection, target_id: int) -> list[str]:
-    """The GPUs of a target as far as the daemon ever saw them."""
+    """The GPUs of a target that the daemon has noted."""
     return list(
         connection.execute(select(t.target.c.gpus).where(t.target.c.id == target_id)).scalar() or []
     )
 
 
 def gpus_of(connection: Connection, target_id: int) -> list[str]:
-    """The GPUs of a target: those that the daemon noted, and those that its samples name."""
+    """The GPUs of a target: those that the daemon has noted, and those named in its samples."""
     noted = noted_gpus(connection, target_id)
     named = (
         select(t.sample.c.gpu_uuid)
@@ -288,5 +295,5 @@ def gpus_of(connection: Connection, target_id: int) -> list[str]:
 
 
 def classes_of(connection: Connection) -> set[str]:
-    """The classes that any probe was ever measured in."""
+    """The traffic classes of all probes that were ever measured."""
     return set(connection.execute(select(t.probe_revision.c["class"]).distinct()).scalars())

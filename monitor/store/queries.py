@@ -1,22 +1,23 @@
-"""Questions to the history. Each takes a connection and plain values and returns plain values."""
+"""Queries of the history. Each takes a connection and plain values and returns plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select
 
-from monitor.model import GpuEvent, Outcome, Phase, Sample, Verdict
+from monitor.model import GpuEvent, Outcome, Sample
 from monitor.store import tables as t
-from monitor.store.times import from_us, maybe_from_us, to_us
+from monitor.store.sample_rows import sample_of, sample_select
+from monitor.store.times import from_us, to_us
 
 
 @dataclass(frozen=True, slots=True)
 class SampleFilter:
-    """Which samples; None leaves a field open."""
+    """Which samples; None matches every value."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -24,41 +25,6 @@ class SampleFilter:
     probe: str | None = None
     traffic_class: str | None = None
     outcome: str | None = None
-
-
-_PLAIN = [
-    f.name
-    for f in fields(Sample)
-    if f.name in t.sample.c and f.name not in {"id", "phase", "outcome", "verdict", "stale"}
-]
-
-
-def _sample_select() -> Select[Any]:
-    return (
-        select(
-            t.sample.c.id,
-            t.target.c.name.label("target"),
-            t.probe.c.name.label("probe"),
-            t.probe_revision.c["class"].label("traffic_class"),
-            t.sample.c.started_at_us,
-            t.sample.c.phase,
-            t.sample.c.outcome,
-            t.sample.c.verdict,
-            t.sample.c.stale,
-            t.fingerprint.c.digest.label("fingerprint"),
-            func.coalesce(t.process_start.c.started_at_us, t.process_start.c.seen_at_us).label(
-                "process_start_us"
-            ),
-            t.output.c.text.label("output"),
-            *(t.sample.c[name] for name in _PLAIN),
-        )
-        .join(t.target, t.target.c.id == t.sample.c.target_id)
-        .join(t.probe_revision, t.probe_revision.c.id == t.sample.c.revision_id)
-        .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
-        .outerjoin(t.process_start, t.process_start.c.id == t.sample.c.process_start_id)
-        .outerjoin(t.fingerprint, t.fingerprint.c.id == t.sample.c.fingerprint_id)
-        .outerjoin(t.output, t.output.c.id == t.sample.c.output_id)
-    )
 
 
 def _filtered(query: Select[Any], wanted: SampleFilter) -> Select[Any]:
@@ -78,13 +44,13 @@ def _filtered(query: Select[Any], wanted: SampleFilter) -> Select[Any]:
 
 
 def samples(connection: Connection, wanted: SampleFilter, limit: int | None = None) -> list[Sample]:
-    """Samples in the order they were taken; with a limit, the newest ones."""
+    """Samples in the order of their start; with a limit, the newest ones."""
     query = (
-        _filtered(_sample_select(), wanted)
+        _filtered(sample_select(), wanted)
         .order_by(t.sample.c.started_at_us.desc(), t.sample.c.id.desc())
         .limit(limit)
     )
-    return [_sample(row) for row in reversed(connection.execute(query).all())]
+    return [sample_of(row) for row in reversed(connection.execute(query).all())]
 
 
 def detail(connection: Connection, target_id: int, probe: str, started_at: datetime) -> str | None:
@@ -105,37 +71,16 @@ def detail(connection: Connection, target_id: int, probe: str, started_at: datet
 
 
 def sample(connection: Connection, sample_id: int) -> tuple[Sample, str | None] | None:
-    """One sample with the sentence about its failure, if it has one."""
+    """A sample with the sentence about its failure, if it has one."""
     row = connection.execute(
-        _sample_select().add_columns(t.sample.c.detail).where(t.sample.c.id == sample_id)
+        sample_select().add_columns(t.sample.c.detail).where(t.sample.c.id == sample_id)
     ).first()
-    return None if row is None else (_sample(row), row.detail)
-
-
-def _sample(row: Row[Any]) -> Sample:
-    values = row._mapping
-    return Sample(
-        id=values["id"],
-        target=values["target"],
-        probe=values["probe"],
-        traffic_class=values["traffic_class"],
-        started_at=from_us(values["started_at_us"]),
-        phase=Phase(values["phase"]),
-        outcome=Outcome(values["outcome"]),
-        verdict=Verdict(values["verdict"]),
-        stale=None if values["stale"] is None else bool(values["stale"]),
-        fingerprint=values["fingerprint"],
-        process_start=maybe_from_us(values["process_start_us"]),
-        output=values["output"],
-        **{name: values[name] for name in _PLAIN},
-    )
+    return None if row is None else (sample_of(row), row.detail)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """A watched server as the history knows it. `schedule`: by probe, seconds between runs or a
-    cron line.
-    """
+    """A target as stored. `schedule`: by probe, seconds between runs or a cron line."""
 
     id: int
     name: str
@@ -151,15 +96,15 @@ def targets(connection: Connection) -> list[TargetRow]:
     rows = connection.execute(select(t.target).order_by(t.target.c.name)).all()
     return [
         TargetRow(
-            r.id,
-            r.name,
-            r.url,
-            dict(r.probes or {}),
-            r.fingerprint_id,
-            r.process_start_id,
-            from_us(r.first_seen_us),
+            id=row.id,
+            name=row.name,
+            url=row.url,
+            schedule=dict(row.probes or {}),
+            fingerprint_id=row.fingerprint_id,
+            process_start_id=row.process_start_id,
+            first_seen=from_us(row.first_seen_us),
         )
-        for r in rows
+        for row in rows
     ]
 
 
@@ -169,14 +114,14 @@ def target(connection: Connection, name: str) -> TargetRow | None:
 
 
 def is_watched(connection: Connection, target_id: int) -> bool:
-    """Whether a daemon watches a target, or ever did: it notes there what it runs."""
+    """Whether a daemon watches a target, or ever did: it stores its schedule there."""
     return bool(
         connection.execute(select(t.target.c.probes).where(t.target.c.id == target_id)).scalar()
     )
 
 
 def known_names(connection: Connection, what: str) -> list[str]:
-    """Every name in the history of a kind: target, probe or class."""
+    """All names of a kind in the history: target, probe or class."""
     column = {
         "target": t.target.c.name,
         "probe": t.probe.c.name,
@@ -189,9 +134,7 @@ def known_names(connection: Connection, what: str) -> list[str]:
 
 
 def unread_since(connection: Connection, since: datetime) -> list[str]:
-    """Targets whose metrics page nobody has tried to read since a moment: no daemon watches
-    them.
-    """
+    """Targets whose metrics page was not read since a moment: no daemon watches them."""
     table = t.server_reading
     watched = select(table.c.target_id).where(table.c.at_us >= to_us(since)).distinct()
     query = select(t.target.c.name).where(t.target.c.id.not_in(watched)).order_by(t.target.c.name)
@@ -199,7 +142,7 @@ def unread_since(connection: Connection, since: datetime) -> list[str]:
 
 
 def last_sample_of_each_probe(connection: Connection, target_name: str) -> list[Sample]:
-    """The newest sample of every probe of a target, cancelled ones left out."""
+    """The newest sample of every probe of a target, without cancelled ones."""
     newest = (
         select(func.max(t.sample.c.id).label("id"))
         .join(t.target, t.target.c.id == t.sample.c.target_id)
@@ -208,12 +151,12 @@ def last_sample_of_each_probe(connection: Connection, target_name: str) -> list[
         .group_by(t.probe_revision.c.probe_id)
         .subquery()
     )
-    rows = connection.execute(_sample_select().join(newest, newest.c.id == t.sample.c.id)).all()
-    return sorted((_sample(row) for row in rows), key=lambda s: s.probe)
+    rows = connection.execute(sample_select().join(newest, newest.c.id == t.sample.c.id)).all()
+    return sorted((sample_of(row) for row in rows), key=lambda s: s.probe)
 
 
 def revision_id(connection: Connection, probe: str, digest: str) -> int | None:
-    """The row of one revision of a probe's text."""
+    """The row of one revision of a probe."""
     query = (
         select(t.probe_revision.c.id)
         .join(t.probe, t.probe.c.id == t.probe_revision.c.probe_id)
@@ -226,8 +169,8 @@ def revision_id(connection: Connection, probe: str, digest: str) -> int | None:
 def warmed_parameter_sets(
     connection: Connection, target_id: int, process_start_id: int
 ) -> set[str]:
-    """Parameter sets that this start of the server has already answered well: their next canary is
-    not cold.
+    """Parameter sets that this start of the server has already answered with OK: their next canary
+    is not cold.
     """
     query = (
         select(t.probe_revision.c.parameter_set)
@@ -245,7 +188,7 @@ def warmed_parameter_sets(
 def tokens_between(
     connection: Connection, target_id: int, since: datetime, until: datetime
 ) -> list[tuple[datetime, int, str]]:
-    """What each canary of that time cost in prompt and answer tokens, with its traffic class."""
+    """The prompt and answer tokens of each canary in that time, with its traffic class."""
     query = (
         select(
             t.sample.c.started_at_us,
@@ -270,7 +213,7 @@ def process_start(connection: Connection, row_id: int) -> Row[Any] | None:
 
 
 def last_counters(connection: Connection, target_id: int) -> Row[Any] | None:
-    """The newest good reading of a target's metrics page."""
+    """The newest successful reading of a target's metrics page."""
     table = t.server_reading
     query = (
         select(table)
@@ -299,7 +242,7 @@ def gpu_events(connection: Connection, uuids: Collection[str], since: datetime) 
 
 
 def skipped(connection: Connection, target_id: int, since: datetime) -> dict[str, int]:
-    """Runs that did not happen since a moment, by reason."""
+    """Skipped runs since a moment, by reason."""
     table = t.skipped_run
     query = select(table.c.reason, func.sum(table.c.count)).where(
         table.c.target_id == target_id, table.c.at_us >= to_us(since)

@@ -1,4 +1,4 @@
-"""What is written while measuring: targets, probe revisions, samples, readings, skipped runs. Each
+"""Writes made while measuring: targets, probe revisions, samples, readings, skipped runs. Each
 function is part of a transaction.
 """
 
@@ -8,9 +8,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from monitor.model import GpuEvent, Probe, Sample, ServerPage
 from monitor.store import tables as t
@@ -19,7 +18,7 @@ from monitor.text import one_line, whole_text
 
 
 def ensure_target(connection: Connection, name: str, url: str, now: datetime) -> int:
-    """The id of a target, made at first sight; a changed address is noted."""
+    """The id of a target, created if missing; a changed address is stored."""
     row = connection.execute(
         select(t.target.c.id, t.target.c.url).where(t.target.c.name == name)
     ).first()
@@ -33,15 +32,15 @@ def ensure_target(connection: Connection, name: str, url: str, now: datetime) ->
 def note_schedule(
     connection: Connection, target_id: int, schedule: Mapping[str, float | str | None]
 ) -> None:
-    """What is run on a target from now on: seconds between runs by probe, or a cron line."""
+    """Stores the schedule of a target: by probe, seconds between runs or a cron line."""
     connection.execute(
         update(t.target).where(t.target.c.id == target_id).values(probes=dict(schedule))
     )
 
 
 def ensure_revision(connection: Connection, probe: Probe, now: datetime) -> int:
-    """The id of a probe's present text. A changed text is a new revision; history keeps the old
-    one.
+    """The id of a probe's current revision. A changed definition is a new revision; the history
+    keeps the old one.
     """
     probe_id = connection.execute(select(t.probe.c.id).where(t.probe.c.name == probe.name)).scalar()
     if probe_id is None:
@@ -63,16 +62,16 @@ def ensure_revision(connection: Connection, probe: Probe, now: datetime) -> int:
     return _new_id(connection, table, **values)
 
 
-def definition(probe: Probe) -> dict[str, Any]:
-    """A probe as JSON, the way it was run."""
+def definition(probe: Probe) -> dict[str, object]:
+    """A probe as JSON, as it was run."""
     return {
         k: v for k, v in asdict(probe).items() if v is not None and k not in {"name", "revision"}
     }
 
 
 def ensure_output(connection: Connection, text: str) -> int:
-    """The id of an answer's text; each distinct text is kept once. What no database takes in a text
-    (monitor/text.py) becomes U+FFFD.
+    """The id of an answer's text; each distinct text is stored once. Characters that a database
+    does not accept (monitor/text.py) become U+FFFD.
     """
     text = whole_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -96,7 +95,7 @@ def insert_sample(
     detail: str | None,
     retry_of: int | None = None,
 ) -> int:
-    """Store one sample; returns its id."""
+    """Stores a sample and returns its id."""
     values = {name: getattr(sample, name) for name in _STORED_AS_IS}
     values["finish_reason"] = (
         None if sample.finish_reason is None else one_line(whole_text(sample.finish_reason))
@@ -127,8 +126,8 @@ _READING_COLUMNS = {c.name for c in t.server_reading.columns} & set(ServerPage._
 def insert_server_reading(
     connection: Connection, target_id: int, page: ServerPage, process_start_id: int | None
 ) -> None:
-    """Store one reading of the metrics page; counters as they stand, so that nothing between two
-    readings is lost.
+    """Stores a reading of the metrics page; counters as read, so that nothing between two readings
+    is lost.
     """
     values = {name: getattr(page, name) for name in _READING_COLUMNS}
     values |= {
@@ -143,17 +142,17 @@ _GPU_COLUMNS = {c.name for c in t.gpu_reading.columns} - {"id", "gpu_uuid", "at_
 
 
 def insert_gpu_reading(
-    connection: Connection, uuid: str, at: datetime, values: Mapping[str, Any]
+    connection: Connection, uuid: str, at: datetime, values: Mapping[str, object]
 ) -> None:
-    """Store what one GPU did in one window: least, median and largest, and the counters at its
-    end.
-    """
+    """Stores one window of a GPU: minimum, median and maximum, and the counters at its end."""
     chosen = {name: values[name] for name in _GPU_COLUMNS if name in values}
     connection.execute(insert(t.gpu_reading).values(gpu_uuid=uuid, at_us=to_us(at), **chosen))
 
 
 def insert_gpu_event(connection: Connection, event: GpuEvent) -> None:
-    """Store a fault that the driver reported; a second one with the same number is a second row."""
+    """Stores a fault that the driver reported; a second one with the same number is a second
+    row.
+    """
     connection.execute(
         insert(t.gpu_event).values(gpu_uuid=event.uuid, at_us=to_us(event.at), xid=event.xid)
     )
@@ -162,9 +161,7 @@ def insert_gpu_event(connection: Connection, event: GpuEvent) -> None:
 def insert_skipped(
     connection: Connection, target_id: int, probe: str, at: datetime, *, reason: str, count: int = 1
 ) -> None:
-    """Count runs that did not happen, with the reason: a gap in the history must not look like
-    calm.
-    """
+    """Counts skipped runs with the reason: a gap in the history must have an explanation."""
     connection.execute(
         insert(t.skipped_run).values(
             target_id=target_id, probe=probe, at_us=to_us(at), reason=reason, count=count
@@ -179,7 +176,7 @@ def start_process(
     seen_at: datetime,
     source: str,
 ) -> int:
-    """A new start of the server's process; it becomes the current one."""
+    """Stores a new start of the server's process, and makes it the current one."""
     row_id = _new_id(
         connection,
         t.process_start,
@@ -195,7 +192,7 @@ def start_process(
 
 
 def note_first_answer(connection: Connection, process_start_id: int, at: datetime) -> None:
-    """When a start of the server first answered us well; later answers change nothing."""
+    """Stores the time of a start's first OK answer; later answers change nothing."""
     table = t.process_start
     connection.execute(
         update(table)
@@ -212,7 +209,7 @@ def take_lease(
     until: datetime,
     is_dead: Callable[[str], bool] = lambda _holder: False,
 ) -> bool:
-    """Take or renew a lease; False while somebody else holds it who is not known to be dead."""
+    """Takes or renews a lease; False while another holder has it that is not known to be dead."""
     row = connection.execute(
         select(t.lease.c.holder, t.lease.c.expires_at_us).where(t.lease.c.name == name)
     ).first()
@@ -237,12 +234,12 @@ def take_lease(
 
 
 def release_lease(connection: Connection, name: str, holder: str) -> None:
-    """Give a lease back; somebody else's is left alone."""
+    """Releases a lease, unless another holder has it."""
     connection.execute(delete(t.lease).where(t.lease.c.name == name, t.lease.c.holder == holder))
 
 
-def _new_id(connection: Connection, table: Any, **values: Any) -> int:
+def _new_id(connection: Connection, table: Table, **values: object) -> int:
     key = connection.execute(insert(table).values(**values)).inserted_primary_key
     if key is None:
-        raise RuntimeError(f"the database gave no id for a row of {table.name}")
+        raise RuntimeError(f"the database returned no id for a row of {table.name}")
     return int(key[0])

@@ -1,4 +1,4 @@
-"""One schema for all tables, and how its indexes and keys are called."""
+"""The schema of all tables, with the naming convention of its indexes and keys."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The tables of the history. Times are integer UTC microseconds (`_us`), other units stand in the
+"""The tables of the history. Times are integer UTC microseconds (`_us`), other units are in the
 names as everywhere; NULL is unknown.
 
-The schema is made by the migrations (migrations/versions); a test holds the two together. The
-public face is the view `samples`. Here is what was measured; what was concluded from it is in
+The migrations create the schema (migrations/versions); a test compares the two. The public
+interface is the view `samples`. The tables of measurements are here, those of conclusions in
 judgedtables.py.
 """
 
@@ -64,18 +64,15 @@ target = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("url", Text, nullable=False),
     Column("first_seen_us", BigInteger, nullable=False),
-    Column(
-        "probes",
-        JSON,
-        # what the daemon runs now: {name: seconds between runs, or a cron line}: a reader knows
-        # what is overdue
-    ),
-    # the UUIDs of the GPUs that serve it, as far as they were ever seen
+    # The daemon's schedule, {name: seconds between runs, or a cron line}: readers need it to tell
+    # what is overdue.
+    Column("probes", JSON),
+    # The UUIDs of the GPUs that serve it, as far as they are known. The column of existing
+    # databases has the former name; renaming it would take a migration.
     Column("cards", JSON, key="gpus"),
-    Column(
-        "fingerprint_id", Integer
-    ),  # the current one; no foreign key, since that table points back here
-    Column("process_start_id", Integer),  # likewise
+    # The current ones; no foreign keys, since those tables reference this one.
+    Column("fingerprint_id", Integer),
+    Column("process_start_id", Integer),
 )
 
 probe = Table(
@@ -103,14 +100,12 @@ process_start = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
-    Column(
-        "started_at_us", BigInteger
-    ),  # unknown where the server does not tell (several API servers)
+    # NULL where the server does not report it (several API servers)
+    Column("started_at_us", BigInteger),
     Column("seen_at_us", BigInteger, nullable=False),
     Column("source", Text, nullable=False),  # metrics | counter_fell | after_outage | first_seen
-    Column(
-        "first_answer_at_us", BigInteger
-    ),  # when our first good canary of this start got its first token
+    # when the first OK canary of this start got its first token
+    Column("first_answer_at_us", BigInteger),
 )
 
 fingerprint = Table(
@@ -119,9 +114,8 @@ fingerprint = Table(
     Column("id", Integer, primary_key=True),
     Column("target_id", Integer, ForeignKey("target.id"), nullable=False),
     Column("digest", Text, nullable=False),
-    Column(
-        "earlier", JSON, nullable=False, default=list
-    ),  # its digests while less of it was known: files of pins may name them
+    # Its digests while fewer of its fields were known: pin files may contain them.
+    Column("earlier", JSON, nullable=False, default=list),
     Column("fields", JSON, nullable=False),
     Column("first_seen_us", BigInteger, nullable=False),
     Column("last_seen_us", BigInteger, nullable=False),
@@ -149,7 +143,7 @@ sample = Table(
     Column("phase", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("retry_of", Integer),  # the sample whose near tie this run decides
-    Column("detail", Text),  # a sentence about what went wrong; never a secret, never the answer
+    Column("detail", Text),  # a sentence about a failure; never a secret or the answer
     Column("verdict", Text, nullable=False),
     Column("stale", Integer),
     Column("pin", Integer),
@@ -196,10 +190,10 @@ sample = Table(
     Column("gpu_age_ms", Float),
     Column("first_divergence", Integer),
     Column("logprob_shift", Float),
-    Index(
-        "ix_sample_target_id_started_at_us", "target_id", "started_at_us"
-    ),  # history and summary of one target
-    Index("ix_sample_started_at_us", "started_at_us"),  # history over all targets, retention
+    # for the history and summary of one target
+    Index("ix_sample_target_id_started_at_us", "target_id", "started_at_us"),
+    # for the history of all targets
+    Index("ix_sample_started_at_us", "started_at_us"),
 )
 
 server_reading = Table(
@@ -234,7 +228,7 @@ gpu_reading = Table(
     Column("id", Integer, primary_key=True),
     Column("gpu_uuid", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
-    Column("count", Integer, nullable=False),  # looks in this window
+    Column("count", Integer, nullable=False),  # readings in this window
     *(
         Column(f"{name}_{kind}", Float)
         for name in ("temp_c", "sm_clock_mhz", "power_w", "util")
@@ -258,7 +252,7 @@ gpu_event = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("gpu_uuid", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),  # when we took it up: the driver gives no time
+    Column("at_us", BigInteger, nullable=False),  # when it was read: the driver reports no time
     Column("xid", Integer, nullable=False),
     Index("ix_gpu_event_gpu_uuid_at_us", "gpu_uuid", "at_us"),
 )
@@ -278,9 +272,8 @@ skipped_run = Table(
 lease = Table(
     "lease",
     metadata,
-    Column(
-        "name", Text, primary_key=True
-    ),  # target, or target/uncapped: one canary at a time in each lane
+    # target, or target/uncapped: one canary at a time in each lane
+    Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
 )

@@ -1,8 +1,8 @@
-"""The one thread of a process that writes. Work is a function of a connection; each runs in a
-transaction of its own.
+"""The one thread of a process that writes. Work is a function of a connection; each runs in its own
+transaction.
 
-A database that is busy, full or away for a while loses nothing: the work at the head of the queue
-is tried again until it goes through, while up to QUEUE_LIMIT pieces of work wait behind it.
+A database that is busy, full or unavailable for a while loses nothing: the work at the head of the
+queue is retried until it succeeds, while up to QUEUE_LIMIT pieces of work wait behind it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from monitor.store.database import DatabaseError, reason
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-QUEUE_LIMIT = (
-    20_000  # about three hours of a target at one canary and one reading every few seconds
-)
+#: About three hours of a target with one canary and one reading every few seconds.
+QUEUE_LIMIT = 20_000
 RETRY_S = (0.5, 1.0, 2.0, 5.0)
 
 
 class Writer:
-    """Runs pieces of work one after the other. `patient`: try again for ever (the daemon);
-    otherwise fail after the first try.
+    """Runs pieces of work one after the other. `patient`: retries without end (the daemon);
+    otherwise fails after the first attempt.
     """
 
     def __init__(self, engine: Engine, patient: bool = True) -> None:
@@ -41,16 +40,15 @@ class Writer:
             queue.SimpleQueue()
         )
         self._stopping = threading.Event()
-        self._lock = threading.Lock()  # nothing is queued behind the end
-        self.failing_since: float | None = (
-            None  # time.monotonic() since when the head of the queue cannot be written
-        )
+        self._lock = threading.Lock()  # nothing is queued after the end
+        #: time.monotonic() since when the head of the queue cannot be written
+        self.failing_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[Connection], T]) -> Future[T]:
-        """Hand over one transaction. The future raises DatabaseError if the queue is full or the
-        work cannot be done.
+        """Queues one transaction. The future raises DatabaseError if the queue is full or the work
+        fails.
         """
         future: Future[T] = Future()
         with self._lock:
@@ -67,12 +65,12 @@ class Writer:
         return future
 
     def do(self, work: Callable[[Connection], T]) -> T:
-        """Hand over one transaction and wait for it."""
+        """Queues one transaction and waits for it."""
         return self.submit(work).result()
 
     def close(self, patience_s: float = 10.0) -> None:
-        """Finish what is queued, then stop and close the database. Returns after `patience_s` at
-        the latest.
+        """Finishes the queue, then stops and closes the database. Returns after `patience_s` at the
+        latest.
         """
         with self._lock:
             self._stopping.set()
@@ -91,7 +89,7 @@ class Writer:
             try:
                 with self._engine.begin() as connection:
                     result = work(connection)
-            except OperationalError as error:  # busy, full, away: it may pass
+            except OperationalError as error:  # busy, full, unavailable: may be temporary
                 if not self._wait(attempt, error):
                     future.set_exception(
                         DatabaseError(f"the database cannot be written: {reason(error)}")
@@ -101,11 +99,10 @@ class Writer:
                 log.error("a write is lost: the database refuses a row: %s", reason(error))
                 future.set_exception(DatabaseError(f"the database refuses a row: {reason(error)}"))
                 return
-            # the caller's own work failed; it belongs to the caller, not to this thread
+            # Any error of the work belongs to its caller, not to this thread.
             except Exception as error:
-                if not isinstance(
-                    error, UserError
-                ):  # and where no caller waits, it must not vanish
+                # Where no caller waits, it must not be lost.
+                if not isinstance(error, UserError):
                     log.exception("a write failed and is lost")
                 future.set_exception(error)
                 return

@@ -53,7 +53,7 @@ def cli(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("VLLM_CANARY_CONFIG", raising=False)
-    monkeypatch.setattr("monitor.config.settings.CONFIG_PLACES", (Path("config.yaml"),))
+    monkeypatch.setattr("monitor.config.places.CONFIG_PLACES", (Path("config.yaml"),))
 
     def run(*words: str) -> Ran:
         capfd.readouterr()
@@ -89,14 +89,14 @@ def config(tmp_path: Path, server: StandIn) -> Path:
 @pytest.fixture
 def few_probes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of the shipped probes alone, where all of them would only take longer."""
-    from monitor.config import probes
+    from monitor.config import places
 
-    shipped, folder = probes.data_dir, tmp_path_factory.mktemp("few") / "probes"
+    shipped, folder = places.data_dir, tmp_path_factory.mktemp("few") / "probes"
     folder.mkdir()
     for name in ("chat-short", "decode-fixed"):
         shutil.copy(shipped("probes") / f"{name}.yaml", folder)
     monkeypatch.setattr(
-        probes, "data_dir", lambda name: folder if name == "probes" else shipped(name)
+        places, "data_dir", lambda name: folder if name == "probes" else shipped(name)
     )
 
 

@@ -118,12 +118,12 @@ def test_a_service_level_can_be_tried(cli: Command, tmp_path: Path) -> None:
     [
         ("detector.block=300", "give it a unit"),
         ("detector.colour=red", "known here: false_alarms_per_month"),
-        ("detector.large_drop=0.01", "give large_drop more than small_drop"),
+        ("detector.large_drop=0.01", "give large_drop a value above small_drop"),
         ("block=5m", "give detector.KEY=VALUE"),
         ("classes.chat.ttft=1", "give it a unit"),
         ("detector.card_step=0.0001ms", "it must be 1s or longer"),
         ("detector.block=10ms", "it must be 1s or longer"),
-        ("detector.learn=99999d", "give remember at least as long as learn"),
+        ("detector.learn=99999d", "give remember at least the length of learn"),
         ("detector.remember=99999d", "give remember at most ten years"),
         (
             "classes.bach.ttft=1ms",
@@ -196,7 +196,7 @@ def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(
 ) -> None:
     gap = [*series(1), *series(1, start=START + timedelta(hours=9))]
     assert "1 gaps of over an hour" in cli("backtest", written(tmp_path, gap)).out
-    assert "holds one row" in cli("backtest", written(tmp_path, series(1)[:1])).out
+    assert "has one row" in cli("backtest", written(tmp_path, series(1)[:1])).out
     path = tmp_path / "constant.csv"
     rows = [f"{(START + timedelta(minutes=n)).isoformat()},90,40" for n in range(60 * 30)]
     path.write_text(
@@ -206,7 +206,7 @@ def test_gaps_nan_one_row_and_a_constant_series_are_judged_and_said(
     ran = cli("backtest", str(path))
     assert ran.code == 0, ran.out
     assert "decode_tok_s is 90 in every row" in ran.out
-    assert "2 cells of decode_tok_s are no finite number" in ran.out
+    assert "2 cells of decode_tok_s are not finite numbers" in ran.out
 
 
 def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_file_without_rows_is_3_and_says_so(cli: Command, tmp_path: Path) -> N
     path = tmp_path / "past.csv"
     path.write_text("started_at,decode_tok_s\n")
     ran = cli("backtest", str(path))
-    assert (ran.code, "holds no row" in ran.out, "no incidents" in ran.out) == (3, True, False)
+    assert (ran.code, "has no row" in ran.out, "no incidents" in ran.out) == (3, True, False)
 
 
 def test_a_plot_is_written_over_a_plot_and_over_nothing_else(cli: Command, tmp_path: Path) -> None:

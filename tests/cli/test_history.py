@@ -178,7 +178,7 @@ def test_the_environment_names_the_configuration(
     monkeypatch.setenv("VLLM_CANARY_CONFIG", str(tmp_path / "missing.yaml"))
     ran = cli("history")
     assert ran.code == 2
-    assert "missing.yaml: there is no such file" in ran.err
+    assert "missing.yaml: no such file" in ran.err
 
 
 @pytest.mark.parametrize(

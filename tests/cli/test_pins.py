@@ -347,8 +347,8 @@ def test_one_pin_that_does_not_fit_keeps_the_whole_file_out(cli: Command, pinned
     ("text", "words"),
     [
         ("version: [", "pins.yaml:1: is not valid YAML"),
-        ("version: 2\npins: []\n", "is no file of pins (version 1)"),
-        ("just words", "is no file of pins (version 1)"),
+        ("version: 2\npins: []\n", "is not a pin file (version 1)"),
+        ("just words", "is not a pin file (version 1)"),
         ("version: 1\npins: [17]\n", "pin 1: "),
         ("\xff", "cannot be read"),
         (None, "cannot be read"),

@@ -55,7 +55,7 @@ def test_the_errors_of_all_files_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_probes_and_no_folder_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no probe"):
+    with pytest.raises(ConfigError, match="contains no probe"):
         load_probes(tmp_path, SETTINGS)
     with pytest.raises(ConfigError, match="is not a folder"):
         load_probes(tmp_path / "none", SETTINGS)

@@ -18,7 +18,9 @@ from monitor.config import (
     settings_for_url,
     shipped_probes_dir,
 )
-from monitor.config.settings import ChannelSettings, TargetSettings, default_database, find_config
+from monitor.config.places import default_database, find_config
+from monitor.config.settings import ChannelSettings
+from monitor.config.target import TargetSettings
 from monitor.config.text import reference, sample_config
 from monitor.config.values import Secret, host_port, is_loopback, parse_duration, read_secret
 
@@ -370,8 +372,8 @@ def test_a_service_level_of_a_class_and_a_looser_knob_are_read(tmp_path: Path) -
     [
         ("false_alarms_per_month: 0", "false_alarms_per_month"),
         ("block: 300", "give it a unit"),
-        ("small_drop: 0.1", "large_drop more than small_drop"),
-        ("remember: 1h", "remember at least as long as learn"),
+        ("small_drop: 0.1", "large_drop a value above small_drop"),
+        ("remember: 1h", "remember at least the length of learn"),
         ("false_alarms: 1", "false_alarms_per_month"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_wish_stands_in_the_place_of_what_is_configured_and_the_last_one_count
 def test_a_wish_is_checked_against_the_other_thresholds_as_they_are_configured() -> None:
     wide = DetectorSettings.model_validate({"small_drop": 0.05, "large_drop": 0.2})
     assert overridden(wide, {}, ["detector.small_drop=0.1"])[0].small_drop == 0.1
-    with pytest.raises(ConfigError, match="large_drop more than small_drop"):
+    with pytest.raises(ConfigError, match="large_drop a value above small_drop"):
         overridden(wide, {}, ["detector.large_drop=0.04"])
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, delete
 from sqlalchemy.exc import OperationalError
 
 from monitor.alert import outbox
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon import drift as drift_module
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.driftstate import codec

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from monitor.alert import outbox
 from monitor.alert.incidents import IncidentLog
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import close_departed, judge_target
 from monitor.daemon.watch import TargetWatch

@@ -130,5 +130,5 @@ def test_where_samples_name_no_target_all_pins_are_theirs(tmp_path: Path) -> Non
 def test_without_such_a_file_there_are_no_pins_and_a_broken_one_is_refused(tmp_path: Path) -> None:
     assert list(read_sidecar_pins(tmp_path / "h.csv").pins) == []
     (tmp_path / "h.pins.yaml").write_text("pins: 3")
-    with pytest.raises(PinFileError, match=r"h\.pins\.yaml: is no file of pins"):
+    with pytest.raises(PinFileError, match=r"h\.pins\.yaml: is not a pin file"):
         read_sidecar_pins(tmp_path / "h.csv")

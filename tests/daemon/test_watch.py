@@ -16,7 +16,7 @@ import standin as standin_module
 from histories import History, a_probe
 from standin import StandIn
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.target import Skipped
 from monitor.daemon.watch import TargetWatch

@@ -176,7 +176,7 @@ async def test_a_watch_sees_the_gpus_and_gives_a_reading_after_a_moment_within_h
             assert set(found) == set(session.uuids), f"no reading within {took_ms:.0f} ms"
             assert all(reading.monotonic_ns > asked for reading in found.values())
             await asyncio.sleep(0.3)
-        seen = GpusView(watch.known(), watch.answering(), watch.state().troubles)
+        seen = GpusView(watch.known(), watch.answering(), watch.state().problems)
         assert judge_gpus("local", seen, [], [], datetime.now(UTC)) == []
     finally:
         watch.stop()

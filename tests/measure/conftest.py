@@ -32,9 +32,8 @@ def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     # A copy for each test: loaded under another path it is another library, with no session open.
     library = ctypes.CDLL(shutil.copy(nvml_library, tmp_path))
     monkeypatch.setattr(pynvml, "nvmlLib", library)
-    monkeypatch.setattr(
-        pynvml, "_nvmlGetFunctionPointer_cache", {}
-    )  # else the functions of the last library stay
+    # else the functions of the last library stay
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
     stub = StubNvml(tmp_path)
     monkeypatch.setenv("NVMLSTUB_STATE", str(stub.state))

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from monitor.measure.stream.answer import (
-    LONGEST_ANSWER,
-    Answer,
-    AnswerReader,
-    error_message,
-    figure,
-    observed,
-    shortened,
-)
+from monitor.measure.json_values import error_message, number, shortened
+from monitor.measure.stream.answer import LONGEST_ANSWER, Answer, AnswerReader, observed
+from monitor.model import TokenLogprob
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-0.32.0"
 ROLE = {"role": "assistant", "content": ""}
@@ -200,11 +194,7 @@ def test_both_endpoints_give_log_probabilities_of_one_shape() -> None:
         "text_offset": [0],
     }
     completion = read({"choices": [{"index": 0, "text": "a", "logprobs": plain}]})
-    assert (
-        chat.logprobs
-        == completion.logprobs
-        == [{"token": "a", "logprob": -0.1, "top": {"a": -0.1, "b": -2.0}}]
-    )
+    assert chat.logprobs == completion.logprobs == [TokenLogprob("a", -0.1, {"a": -0.1, "b": -2.0})]
 
 
 def test_the_first_broken_chunk_is_remembered_and_the_rest_is_still_read() -> None:
@@ -216,7 +206,7 @@ def test_the_first_broken_chunk_is_remembered_and_the_rest_is_still_read() -> No
 
 
 def test_a_chunk_that_is_no_object_is_malformed() -> None:
-    assert read("[1]").malformed == "a chunk is no JSON object: [1]"
+    assert read("[1]").malformed == "a chunk is not a JSON object: [1]"
 
 
 @pytest.mark.parametrize(
@@ -249,11 +239,11 @@ ODD = ["-0.1", None, True, [], float("nan"), float("inf"), float("-inf"), 10**40
 
 @pytest.mark.parametrize("value", ODD)
 def test_what_is_no_finite_number_is_no_figure(value: Any) -> None:
-    assert figure(value) is None
+    assert number(value) is None
 
 
 @pytest.mark.parametrize("value", [*ODD[:-2], {}])
-def test_log_probabilities_that_are_no_numbers_are_unknown_and_alternatives_without_any_are_left_out(
+def test_log_probabilities_that_are_not_numbers_are_unknown_and_such_alternatives_left_out(
     value: Any,
 ) -> None:
     entry = {
@@ -298,7 +288,7 @@ def test_token_ids_that_no_database_keeps_are_left_out() -> None:
 def test_an_answer_without_end_is_malformed_and_not_kept_whole() -> None:
     answer = read(*[chunk({"content": "x" * 400_000})] * 9)
     assert (
-        answer.malformed == "the answer goes on after 1,000,000 characters; the rest was not read"
+        answer.malformed == "the answer is longer than 1,000,000 characters; the rest was not read"
     )
     assert len(answer.text) <= LONGEST_ANSWER + 400_000
 

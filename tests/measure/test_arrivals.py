@@ -19,16 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.measure.stream import arrivals
-from monitor.measure.stream import tcp as dial
-from monitor.measure.stream.arrivals import (
-    ARRIVED,
-    CLOCKS_APART_NS,
-    FIRST_WRITE,
-    SO_TIMESTAMPING,
-    Backend,
-    stamp,
-)
+from monitor.measure.stream import arrivals, stamps, tcp
+from monitor.measure.stream.arrivals import ARRIVED, FIRST_WRITE, Backend
+from monitor.measure.stream.stamps import CLOCKS_APART_NS, SO_TIMESTAMPING, stamp
 
 HOUR_NS = 3600 * 10**9
 kernel_tells = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's stamps are Linux's")
@@ -94,11 +87,11 @@ async def test_where_the_kernel_does_not_tell_the_moment_of_reading_serves(
     system: str, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system == "another system":
-        monkeypatch.setattr(arrivals.sys, "platform", "darwin")
+        monkeypatch.setattr(stamps.sys, "platform", "darwin")
     elif system == "a sandbox that refuses":
-        monkeypatch.setattr(arrivals, "SO_TIMESTAMPING", 9999)
+        monkeypatch.setattr(stamps, "SO_TIMESTAMPING", 9999)
     else:
-        monkeypatch.setattr(arrivals, "TAKE_AND_TELL", 0)
+        monkeypatch.setattr(stamps, "STAMP_AND_REPORT", 0)
     async with connected(listener) as (connection, peer):
         for _ in range(5):
             peer.sendall(b"token")
@@ -286,7 +279,7 @@ async def test_a_port_where_nobody_listens_is_a_connect_error_in_the_systems_wor
 ) -> None:
     port = listener.getsockname()[1]
     listener.close()
-    with pytest.raises(httpcore.ConnectError, match="Connection refused"):
+    with pytest.raises(httpcore.ConnectError, match="TimedConnection refused"):
         await Backend().connect_tcp("127.0.0.1", port, timeout=5)
 
 
@@ -306,7 +299,7 @@ async def test_an_address_that_does_not_answer_ends_with_its_time(
         await asyncio.sleep(60)
         raise AssertionError
 
-    monkeypatch.setattr(dial, "_connect", silent)
+    monkeypatch.setattr(tcp, "_connect", silent)
     with pytest.raises(httpcore.ConnectTimeout):
         await Backend().connect_tcp("127.0.0.1", 80, timeout=0.05)
 
@@ -320,7 +313,7 @@ def addresses(monkeypatch: pytest.MonkeyPatch, *found: Address) -> None:
     async def answer(host: str, port: int) -> list[Address]:
         return list(found)
 
-    monkeypatch.setattr(dial, "_addresses", answer)
+    monkeypatch.setattr(tcp, "_addresses", answer)
 
 
 async def test_an_address_that_refuses_is_followed_by_the_next(
@@ -329,7 +322,7 @@ async def test_an_address_that_refuses_is_followed_by_the_next(
     with socket.create_server(("127.0.0.1", 0)) as other:
         refusing = other.getsockname()
     addresses(monkeypatch, (socket.AF_INET, refusing), (socket.AF_INET, listener.getsockname()))
-    sock = await dial.connected_socket("two.test", 80)
+    sock = await tcp.connected_socket("two.test", 80)
     assert sock.getpeername() == listener.getsockname()
     sock.close()
 
@@ -337,7 +330,7 @@ async def test_an_address_that_refuses_is_followed_by_the_next(
 async def test_an_address_that_is_silent_is_not_waited_for_and_is_let_go(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really, given_up = dial._connect, asyncio.Event()
+    really, given_up = tcp._connect, asyncio.Event()
 
     async def connect(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
         if address[0] == "silent":
@@ -347,12 +340,12 @@ async def test_an_address_that_is_silent_is_not_waited_for_and_is_let_go(
                 given_up.set()
         return await really(family, address)
 
-    monkeypatch.setattr(dial, "_connect", connect)
+    monkeypatch.setattr(tcp, "_connect", connect)
     addresses(
         monkeypatch, (socket.AF_INET6, ("silent", 80)), (socket.AF_INET, listener.getsockname())
     )
     began = time.monotonic()
-    sock = await dial.connected_socket("two.test", 80)
+    sock = await tcp.connected_socket("two.test", 80)
     assert time.monotonic() - began < 10
     assert given_up.is_set()
     sock.close()
@@ -370,10 +363,10 @@ async def test_of_two_that_answer_at_once_one_is_kept_and_the_other_closed(
         await both.wait()
         return made[address[0]]
 
-    monkeypatch.setattr(dial, "NEXT_ADDRESS_S", 0.01)
-    monkeypatch.setattr(dial, "_connect", connect)
+    monkeypatch.setattr(tcp, "NEXT_ADDRESS_S", 0.01)
+    monkeypatch.setattr(tcp, "_connect", connect)
     addresses(monkeypatch, (socket.AF_INET, ("one", 80)), (socket.AF_INET, ("two", 80)))
-    kept = await dial.connected_socket("two.test", 80)
+    kept = await tcp.connected_socket("two.test", 80)
     assert kept.fileno() >= 0
     assert [sock.fileno() >= 0 for sock in made.values()].count(True) == 1
     kept.close()
@@ -386,5 +379,5 @@ async def test_a_literal_address_asks_nobody(
         raise AssertionError("a literal address was looked up")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    sock = await dial.connected_socket("127.0.0.1", listener.getsockname()[1])
+    sock = await tcp.connected_socket("127.0.0.1", listener.getsockname()[1])
     sock.close()

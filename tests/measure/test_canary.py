@@ -40,7 +40,7 @@ STEPS = "vllm:iteration_tokens_total"
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(patience, "READ_EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ async def test_a_completion_is_measured_like_a_chat(canary: Canary) -> None:
     )
     result = await measured(canary, plain)
     assert (result.sample.outcome, result.sample.output) == (Outcome.OK, "Guten Morgen")
-    assert [entry["token"] for entry in result.answer.logprobs] == ["Guten", " Morgen", "</s>"]
+    assert [entry.token for entry in result.answer.logprobs] == ["Guten", " Morgen", "</s>"]
 
 
 async def test_the_servers_own_timing_is_taken_from_the_answer(
@@ -357,7 +357,7 @@ async def test_alone_the_timing_is_taken_from_the_metrics_page(
     assert (sample.other_prompt_tokens, sample.other_generation_tokens) == (0.0, 0.0)
 
 
-async def test_with_another_request_finished_meanwhile_the_timing_is_unknown_and_the_others_tokens_are_told(
+async def test_when_another_request_finished_too_the_timing_is_unknown_and_its_tokens_are_counted(
     standin: StandIn, canary: Canary, http: httpx.AsyncClient
 ) -> None:
     standin.state.ttft_s = 0.15

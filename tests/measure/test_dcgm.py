@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from monitor.measure.gpu.dcgm import DcgmSession, missing_proof, parse_dcgm
+from monitor.measure.gpu.dcgm import DcgmSession, missing_evidence, parse_dcgm
 from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 from monitor.model import GpuReading
 
@@ -121,21 +121,21 @@ def test_a_gpu_that_vanished_from_the_page_is_lost() -> None:
     exporter = Exporter(page(**CLASSIC))
     exporter.session.open()
     exporter.text = page(**CLASSIC).replace("GPU-a", "GPU-b")
-    with pytest.raises(GpuLostError, match="does not show this GPU any more"):
+    with pytest.raises(GpuLostError, match="no longer lists this GPU"):
         exporter.read(10)
 
 
 def test_an_exporter_with_its_default_counters_is_told_what_to_enable_to_prove_heat() -> None:
     exporter = Exporter(page(DCGM_FI_DEV_GPU_TEMP=54, DCGM_FI_DEV_SM_CLOCK=1830))
     exporter.session.open()
-    assert missing_proof(exporter.read(10)) == (
-        "heat cannot be proved as a cause: enable DCGM_FI_DEV_CLOCKS_EVENT_REASONS, "
+    assert missing_evidence(exporter.read(10)) == (
+        "effects cannot be attributed to heat: enable DCGM_FI_DEV_CLOCKS_EVENT_REASONS, "
         "DCGM_FI_DEV_THERMAL_VIOLATION, "
         "DCGM_FI_DEV_POWER_VIOLATION in the DCGM exporter's list of counters"
     )
     whole = Exporter(page(**CLASSIC))
     whole.session.open()
-    assert missing_proof(whole.read(10)) is None
+    assert missing_evidence(whole.read(10)) is None
 
 
 def test_instances_of_a_divided_gpu_do_not_become_gpus_of_their_own() -> None:

@@ -85,7 +85,7 @@ def test_the_captured_streams_say_what_the_server_had_said() -> None:
     assert len(invoice.logprobs) == invoice.completion_tokens == 35
     completion = read([STREAMS["completions_stream.sse"]])
     assert completion.text == "Guten Morgen"
-    assert [entry["token"] for entry in completion.logprobs] == ["Guten", " Morgen", "</s>"]
+    assert [entry.token for entry in completion.logprobs] == ["Guten", " Morgen", "</s>"]
     killed = read([STREAMS["chat_stream_engine_killed.sse"]])
     assert (
         killed.error

@@ -170,9 +170,7 @@ def test_not_alone_the_timing_is_unknown(
     assert server_timing(outcome, answer(), before, after) == UNKNOWN_TIMING
 
 
-def test_timing_across_a_restart_is_unknown_even_where_the_counters_have_overtaken_the_old_ones() -> (
-    None
-):
+def test_timing_across_a_restart_is_unknown_even_where_the_counters_are_higher() -> None:
     assert (
         server_timing(
             Outcome.OK, answer(), BEFORE, replace(later(), process_start_s=1_796_000_500.0)

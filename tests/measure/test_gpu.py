@@ -156,7 +156,7 @@ async def test_a_driver_and_a_library_that_differ_are_blind_with_the_mend(
     watch = start_watch()
     await blind(watch)
     reason = watch.state().reason or ""
-    assert "driver in the kernel and its library are of different versions" in reason
+    assert "kernel driver and its library have different versions" in reason
     assert "reboot" in reason
     assert watch.identity() is None
 
@@ -226,7 +226,7 @@ async def test_a_gpu_of_which_nothing_can_be_read_is_blind_and_not_well(
     nvml.set({"gpu0.uuid": GPU_A})
     watch = start_watch()
     await blind(watch)
-    assert "answers no question" in (watch.state().reason or "")
+    assert "answers no query" in (watch.state().reason or "")
     assert latest(watch) == {}
 
 
@@ -292,9 +292,8 @@ async def test_a_reading_that_took_too_long_is_not_kept_and_the_watch_goes_on(
 ) -> None:
     watch = start_watch()
     await well(watch)
-    nvml.set(
-        {"hang.nvmlDeviceGetFieldValues": 30}
-    )  # the first question of a reading: the others come after the hang
+    # the first question of a reading: the others come after the hang
+    nvml.set({"hang.nvmlDeviceGetFieldValues": 30})
     await blind(watch)
     hung_at = time.monotonic_ns()
     nvml.set({"gpu0.temp": 80})
@@ -596,9 +595,7 @@ def test_a_gpu_that_throttles_all_the_time_is_known_though_the_clocks_differ_a_l
     assert joined(first, last)["throttle_power_ms"] == 3000.0
 
 
-def test_thermal_throttling_by_software_and_hardware_at_once_is_no_more_than_the_time_that_passed() -> (
-    None
-):
+def test_throttling_by_software_and_hardware_at_once_is_at_most_the_time_that_passed() -> None:
     first, last = reading(0.5, throttle_thermal_ns=0), reading(3.5, throttle_thermal_ns=6 * SECOND)
     assert joined(first, last)["throttle_thermal_ms"] == 3000.0
 

@@ -195,10 +195,10 @@ async def test_the_state_names_each_gpu_that_is_lost_with_the_fault(
     nvml: StubNvml, watch: GpuWatch
 ) -> None:
     await until(lambda: watch.state().status == "ok")
-    assert (watch.state().troubles, watch.answering()) == ({}, {GPU_A})
+    assert (watch.state().problems, watch.answering()) == ({}, {GPU_A})
     nvml.set({"gpu0.fail.*": 16})
-    await until(lambda: watch.state().troubles)
-    assert watch.state().troubles[GPU_A].fault is GpuFault.RESET
+    await until(lambda: watch.state().problems)
+    assert watch.state().problems[GPU_A].fault is GpuFault.RESET
     assert watch.answering() == frozenset()
 
 
@@ -208,18 +208,18 @@ async def test_the_only_gpu_that_is_lost_stays_lost_though_no_session_can_be_had
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "ok")
     nvml.set({"gpu0.lost": 1})
-    await until(lambda: "none can be read" in (watch.state().reason or ""))
-    assert {gpu: trouble.fault for gpu, trouble in watch.state().troubles.items()} == {
+    await until(lambda: "none of them can be read" in (watch.state().reason or ""))
+    assert {gpu: problem.fault for gpu, problem in watch.state().problems.items()} == {
         GPU_A: GpuFault.LOST
     }
-    since = watch.state().troubles[GPU_A].since
+    since = watch.state().problems[GPU_A].since
     nvml.set({"fail.nvmlInitWithFlags": 9})  # somebody unloads the driver to mend it
     await until(lambda: "modprobe" in (watch.state().reason or ""))
-    assert watch.state().troubles[GPU_A].fault is GpuFault.LOST
-    assert watch.state().troubles[GPU_A].since == since
+    assert watch.state().problems[GPU_A].fault is GpuFault.LOST
+    assert watch.state().problems[GPU_A].since == since
     nvml.drop("fail.", "gpu0.lost")
     await until(lambda: watch.state().status == "ok")
-    assert (watch.state().troubles, watch.answering()) == ({}, {GPU_A})
+    assert (watch.state().problems, watch.answering()) == ({}, {GPU_A})
 
 
 async def test_a_gpu_that_is_shown_no_more_is_lost_and_one_that_never_was_there_is_missing(
@@ -233,7 +233,7 @@ async def test_a_gpu_that_is_shown_no_more_is_lost_and_one_that_never_was_there_
     await until(lambda: GPU_A in (watch.state().reason or ""))
     nvml.drop("gpu0.fail")
     await until(lambda: watch.answering() == {GPU_A})
-    faults = {gpu: trouble.fault for gpu, trouble in watch.state().troubles.items()}
+    faults = {gpu: problem.fault for gpu, problem in watch.state().problems.items()}
     assert faults == {GPU_B: GpuFault.LOST, "GPU-typo": GpuFault.MISSING}
 
 
@@ -243,7 +243,7 @@ async def test_a_gpu_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_nam
     nvml.set({"device_count": 2}, gpu(1, GPU_B), {"gpu0.lost": 1})
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.answering() == {GPU_B})
-    assert {gpu: trouble.fault for gpu, trouble in watch.state().troubles.items()} == {
+    assert {gpu: problem.fault for gpu, problem in watch.state().problems.items()} == {
         "GPU 0": GpuFault.LOST
     }
 
@@ -252,7 +252,7 @@ async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(
     nvml: StubNvml,
 ) -> None:
     watch = GpuWatch("auto", timing=QUICK)
-    assert (watch.state().status, watch.state().troubles, watch.answering()) == (
+    assert (watch.state().status, watch.state().problems, watch.answering()) == (
         "blind",
         {},
         frozenset(),
@@ -265,25 +265,25 @@ async def test_without_a_session_it_is_the_driver_that_is_blind(
 ) -> None:
     nvml.set({"fail.nvmlInitWithFlags": code})
     watch = start_watch(timing=QUICK)
-    await until(lambda: watch.state().troubles)
-    assert {subject: trouble.fault for subject, trouble in watch.state().troubles.items()} == {
+    await until(lambda: watch.state().problems)
+    assert {subject: problem.fault for subject, problem in watch.state().problems.items()} == {
         "driver": fault
     }
 
 
-async def test_a_machine_without_a_driver_has_no_trouble(
+async def test_a_machine_without_a_driver_has_no_problem(
     no_nvml: None, start_watch: StartWatch
 ) -> None:
     watch = start_watch(timing=QUICK)
     await until(lambda: watch.state().status == "absent")
-    assert watch.state().troubles == {}
+    assert watch.state().problems == {}
 
 
 async def test_while_a_call_hangs_no_gpu_answers(nvml: StubNvml, watch: GpuWatch) -> None:
     await until(lambda: watch.state().status == "ok")
     nvml.set({"hang.nvmlDeviceGetPowerUsage": 30})
-    await until(lambda: watch.state().troubles)
-    assert (watch.state().troubles["driver"].fault, watch.answering()) == (
+    await until(lambda: watch.state().problems)
+    assert (watch.state().problems["driver"].fault, watch.answering()) == (
         GpuFault.SOURCE,
         frozenset(),
     )

@@ -152,7 +152,7 @@ Machine = Callable[..., None]
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each look over all sockets of the machine."""
-    monkeypatch.setattr(hostprocess, "_last_look", None)
+    monkeypatch.setattr(hostprocess, "_last_scan", None)
     return []
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from standin import StandIn
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.config.values import Secret
 from monitor.measure.gpu.session import GpuIdentity, GpusIdentity
 from monitor.measure.server import identity
@@ -120,7 +120,7 @@ async def test_of_several_models_the_one_that_is_watched_is_meant(
     unclear = await fields(replace(remote, model=None))
     assert (unclear["model_root"].value, unclear["model_root"].reason) == (
         None,
-        "/v1/models does not tell it",
+        "not in /v1/models",
     )
     assert unclear["served_models"].value == ["big", "tiny-canary"]
 
@@ -193,14 +193,14 @@ async def test_a_cache_size_that_is_no_number_is_unknown(remote: Sources) -> Non
     )
     assert (seen["num_gpu_blocks"].value, seen["num_gpu_blocks"].reason) == (
         None,
-        "vllm:cache_config_info does not tell it",
+        "not in vllm:cache_config_info",
     )
 
 
 async def test_without_a_metrics_page_the_cache_is_unknown(remote: Sources) -> None:
     seen = await fields(remote, ServerPage(at=NOON, state="http_error"))
     assert {seen[name].value for name in ("kv_cache", *SOFT_FIELDS)} == {None}
-    assert seen["kv_cache"].reason == "the metrics page does not tell it"
+    assert seen["kv_cache"].reason == "not on the metrics page"
 
 
 async def test_the_system_fingerprint_is_the_one_of_an_answer(remote: Sources) -> None:
@@ -255,7 +255,7 @@ async def test_a_driver_that_cannot_be_read_is_unknown_with_the_reason(local: So
         "Driver/library version mismatch",
     )
     partly = await fields(replace(local, gpu=GpusIdentity(None, "13.3", ())))
-    assert (partly["driver_version"].reason, partly["gpu"].value) == ("NVML does not tell it", None)
+    assert (partly["driver_version"].reason, partly["gpu"].value) == ("not offered by NVML", None)
 
 
 async def test_the_process_tells_how_it_was_launched_without_its_key(local: Sources) -> None:
@@ -293,7 +293,7 @@ async def test_a_hidden_process_leaves_its_fields_unknown_with_the_mend(
 ) -> None:
     def hidden(port: int, started_s: float | None) -> ServerProcess:
         raise ProcessHiddenError(
-            f"port {port} is held by no process that this user may see; run as root"
+            f"port {port} is held by no process that this user may read; run as root"
         )
 
     monkeypatch.setattr(identity, "find_server", hidden)
@@ -333,7 +333,7 @@ async def test_the_models_files_are_found_under_its_root(
     assert seen["model_family"].value == "llama"
     assert (seen["quantization"].value, seen["quantization"].reason) == (
         None,
-        "config.json names none",
+        "not in config.json",
     )
 
 

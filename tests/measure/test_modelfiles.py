@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelFilesError, match=r"holds neither config\.json nor weight files"):
+    with pytest.raises(ModelFilesError, match=r"contains neither config\.json nor weight files"):
         read_model_files(tmp_path)
 
 

@@ -295,18 +295,18 @@ def test_a_machine_without_the_library_has_no_gpu(no_nvml: None) -> None:
     [
         ({"fail.nvmlInitWithFlags": 12}, "absent", "install the NVIDIA driver"),
         ({"fail.nvmlInitWithFlags": 9}, "absent", "modprobe nvidia"),
-        ({"device_count": 0}, "absent", "shows no GPU"),
+        ({"device_count": 0}, "absent", "lists no GPU"),
         (
             {"fail.nvmlInitWithFlags": 18},
             "mismatch",
-            "driver in the kernel and its library are of different versions",
+            "kernel driver and its library have different versions",
         ),
         ({"fail.nvmlInitWithFlags": 999}, "error", "nvidia-smi"),
         ({"fail.nvmlDeviceGetCount_v2": 999}, "error", "nvidia-smi"),
         (
             {"gpu0.lost": 1},
             "error",
-            "1 GPUs and none can be read: GPU 0: the driver has lost the GPU",
+            "1 GPUs and none of them can be read: GPU 0: the driver has lost the GPU",
         ),
         ({"fail.nvmlDeviceGetHandleByIndex_v2": 4}, "error", "/dev/nvidia"),
     ],

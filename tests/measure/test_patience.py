@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.measure.stream.patience import LOOK_EVERY_S, Limits, Patience
+from monitor.measure.stream.patience import READ_EVERY_S, Limits, Patience
 from monitor.model import Outcome
 
 LIMITS = Limits(max_wait_s=4.0, hang_after_s=10.0, give_up_s=100.0, answer_s=60.0)
@@ -19,7 +19,7 @@ def waiting(limits: Limits = LIMITS, steps: float | None = 50.0) -> Patience:
 
 
 def after(patience: Patience, seconds: float, steps: float | None) -> Outcome | None:
-    return patience.looked(SENT_S + seconds, steps)
+    return patience.conclude(SENT_S + seconds, steps)
 
 
 def test_at_max_wait_a_moving_counter_is_a_queue() -> None:
@@ -128,15 +128,15 @@ def test_an_uncapped_wait_ends_at_last() -> None:
 def test_a_stream_that_flows_is_not_looked_at() -> None:
     patience = waiting()
     patience.token(SENT_S + 5)
-    assert not patience.needs_look(SENT_S + 5 + LOOK_EVERY_S / 2)
-    assert patience.needs_look(SENT_S + 5 + LOOK_EVERY_S)
+    assert not patience.needs_reading(SENT_S + 5 + READ_EVERY_S / 2)
+    assert patience.needs_reading(SENT_S + 5 + READ_EVERY_S)
 
 
 def test_the_server_is_looked_at_exactly_at_max_wait() -> None:
     patience = waiting(Limits(max_wait_s=0.5))
-    assert patience.next_look_s(SENT_S) == SENT_S + 0.5
-    assert patience.needs_look(SENT_S + 0.5)
-    assert not patience.needs_look(SENT_S + 0.4)
+    assert patience.next_reading_s(SENT_S) == SENT_S + 0.5
+    assert patience.needs_reading(SENT_S + 0.5)
+    assert not patience.needs_reading(SENT_S + 0.4)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_the_next_look_is_never_in_the_past_and_never_far(
         now_s = SENT_S + tenth / 10
         assert (
             now_s
-            <= patience.next_look_s(now_s)
-            <= max(now_s, SENT_S + (token_s or 0)) + LOOK_EVERY_S
+            <= patience.next_reading_s(now_s)
+            <= max(now_s, SENT_S + (token_s or 0)) + READ_EVERY_S
         )

@@ -252,7 +252,7 @@ async def test_no_platform_is_blind_or_faulty_for_what_it_lacks_its_p_state_or_a
     while watch.answering() != {GPU_A} and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
     state, identity = watch.state(), watch.identity()
-    seen = GpusView(watch.known(), watch.answering(), state.troubles)
+    seen = GpusView(watch.known(), watch.answering(), state.problems)
     watch.stop()
     assert (state.status, state.reason, seen.answering) == ("ok", None, {GPU_A})
     assert isinstance(identity, GpusIdentity)

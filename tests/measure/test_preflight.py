@@ -68,7 +68,10 @@ async def test_a_model_that_is_not_served_is_told_with_those_that_are(preflight:
     preflight.model = "big"
     await preflight.server(await api.models(preflight.http))
     check = found(preflight, "model")
-    assert (check.state, check.mend) == ("bad", "set `model:` to one that it does: tiny-canary")
+    assert (check.state, check.mend) == (
+        "bad",
+        "set `model:` to a model that it serves: tiny-canary",
+    )
     assert preflight.max_model_len is None
 
 
@@ -88,7 +91,7 @@ async def test_a_metrics_page_that_does_not_come_is_bad_and_tells_what_stays_unk
     await preflight.metrics()
     check = found(preflight, "metrics page")
     assert (check.state, check.detail) == ("bad", f"could not be read ({state})")
-    assert "hangs stay unknown" in (check.mend or "")
+    assert "hangs are unknown" in (check.mend or "")
 
 
 @pytest.mark.parametrize(
@@ -283,9 +286,8 @@ async def proxy(standin: StandIn, block: int | None) -> AsyncIterator[str]:
 async def test_a_proxy_that_buffers_the_stream_is_said(
     standin: StandIn, block: int | None, state: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        preflight_module, "BUSY_MS", float("inf")
-    )  # how busy this machine is has a test of its own
+    # how busy this machine is has a test of its own
+    monkeypatch.setattr(preflight_module, "BUSY_MS", float("inf"))
     standin.state.itl_s = 0.04
     asked = replace(SKY, sampling={"temperature": 0.0, "seed": 0, "logprobs": 5})
     async with proxy(standin, block) as url, client(url, None) as http:

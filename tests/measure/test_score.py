@@ -48,9 +48,7 @@ class Server:
         return httpx.AsyncClient(transport=httpx.MockTransport(self), base_url="http://server")
 
 
-async def test_the_pinned_answer_is_sent_behind_the_prompt_and_its_tokens_come_back_with_their_scores() -> (
-    None
-):
+async def test_the_pinned_answer_is_sent_after_the_prompt_and_its_tokens_come_back_scored() -> None:
     server = Server()
     async with server.http as http:
         found = await score(http, PROBE, "tiny", GUTEN_MORGEN)

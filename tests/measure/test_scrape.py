@@ -124,9 +124,10 @@ def test_a_series_that_is_missing_leaves_only_its_own_figure_unknown(field: str)
     whole, page = parse_page(text, NOON), parse_page("\n".join(kept), NOON)
     known = figures(whole)
     assert known.pop(field) is not None
+    # read from the same series
     for name in {"running": ["model_name"], "requests_finished": ["requests_aborted"]}.get(
         field, []
-    ):  # read from the same series
+    ):
         del known[name]
     assert figures(page) == known
 

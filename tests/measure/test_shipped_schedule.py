@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from monitor.config.probes import load_probes, shipped_probes_dir
-from monitor.config.settings import DEFAULT_TOKEN_BUDGET, Settings
+from monitor.config.places import shipped_probes_dir
+from monitor.config.probes import load_probes
+from monitor.config.settings import Settings
+from monitor.config.target import DEFAULT_TOKEN_BUDGET
 from monitor.daemon.budget import RESERVE, TokenLedger, hourly_cost
 from monitor.model import Probe
 
@@ -42,9 +44,7 @@ def prompt_tokens(probe: Probe) -> int:
     )
 
 
-def test_an_hour_of_the_shipped_schedule_leaves_the_reserve_untouched_even_if_each_answer_is_as_long_as_it_may_be() -> (
-    None
-):
+def test_an_hour_of_the_shipped_schedule_with_the_longest_answers_leaves_the_reserve() -> None:
     costs = {probe.name: hourly_cost(probe, prompt_tokens(probe)) for probe in shipped()}
     assert None not in costs.values()
     assert sum(cost or 0.0 for cost in costs.values()) <= DEFAULT_TOKEN_BUDGET * (1 - RESERVE), (
@@ -72,9 +72,8 @@ def test_the_probes_that_measure_one_thing_are_there_with_their_reason(name: str
     probe = next(probe for probe in shipped() if probe.name == name)
     assert probe.reason
     fixed = {"smooth-stream": 256, "decode-fixed": 128}.get(name)
-    if (
-        fixed is not None
-    ):  # always the same number of tokens, or gaps and rates would depend on what the model says
+    # always the same number of tokens, or gaps and rates would depend on what the model says
+    if fixed is not None:
         assert (probe.max_tokens, probe.sampling["min_tokens"], probe.sampling["ignore_eos"]) == (
             fixed,
             fixed,

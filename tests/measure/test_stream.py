@@ -27,7 +27,10 @@ SKY = "Is the sky blue? Answer yes or no."
 COUNT = "Count from one to thirty in words."
 SHORT = Limits(max_wait_s=5.0, hang_after_s=5.0, give_up_s=20.0, answer_s=20.0)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+ROLE = (
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    b'"finish_reason":null}]}\n\n'
+)
 YES = b'data: {"choices":[{"index":0,"delta":{"content":"Yes"},"finish_reason":null}]}\n\n'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -227,7 +230,8 @@ async def test_what_comes_after_done_is_not_waited_for() -> None:
         ([b'data: {"choices":5,"usage":[],"metrics":"x"}\n\n', YES, STOP, DONE], Outcome.OK, None),
         (
             [
-                b'data: {"choices":[{"token_ids":5,"delta":{"tool_calls":7},"logprobs":{"tokens":3}}]}\n\n',
+                b'data: {"choices":[{"token_ids":5,"delta":{"tool_calls":7},'
+                b'"logprobs":{"tokens":3}}]}\n\n',
                 YES,
                 STOP,
                 DONE,
@@ -391,7 +395,7 @@ async def test_a_finished_canary_leaves_no_task(standin: StandIn, fault: str | N
 async def test_a_wait_that_is_given_up_tells_why(
     standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(patience, "READ_EVERY_S", 0.05)
     standin.state.frozen = True
     result = await streamed(standin.url, limits=Limits(max_wait_s=0.1))
     assert result.outcome is Outcome.TIMEOUT
@@ -401,7 +405,7 @@ async def test_a_wait_that_is_given_up_tells_why(
 async def test_an_answer_that_is_cut_for_its_length_is_told_as_such(
     standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(patience, "READ_EVERY_S", 0.05)
     standin.state.stream_fault = "endless_drip"
     result = await streamed(standin.url, limits=Limits(max_wait_s=1.0, answer_s=0.3))
     assert result.outcome is Outcome.TIMEOUT

@@ -19,19 +19,16 @@ import pytest
 from httpcore._synchronization import current_async_library
 from standin import StandIn
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.measure.server.metrics_page import MetricsPage
-from monitor.measure.stream import tcp as dial
+from monitor.measure.stream import tcp
 from monitor.measure.stream.arrivals import Backend
 from monitor.measure.stream.client import ConnectionSetupError, Stream, client, client_of, stream
 from monitor.measure.stream.patience import Limits
 from monitor.measure.stream.request import CanaryRequest
-from monitor.measure.stream.transport import (
-    EXCEPTIONS,
-    goes_through_a_proxy,
-    well_known_authorities,
-)
+from monitor.measure.stream.transport import EXCEPTIONS, goes_through_a_proxy
 from monitor.model import Outcome
+from monitor.tls import well_known_authorities
 
 from .peers import CA_FILE, Peer, peer
 
@@ -42,7 +39,10 @@ ASK = CanaryRequest(
     "canary-1",
 )
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+ROLE = (
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    b'"finish_reason":null}]}\n\n'
+)
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
@@ -74,8 +74,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-# -- TLS
-# --------------------------------------------------------------------------------------------------------------
+# ---- TLS ----
 
 
 def in_order(result: Stream) -> list[int]:
@@ -188,7 +187,7 @@ async def test_the_name_in_the_certificate_must_be_the_servers(
     async def here(_: str, port: int) -> list[Any]:
         return [(socket.AF_INET, ("127.0.0.1", port))]
 
-    monkeypatch.setattr(dial, "_addresses", here)
+    monkeypatch.setattr(tcp, "_addresses", here)
     with peer(lambda server: None, tls=True) as (url, _):
         result = await streamed(url.replace("127.0.0.1", "gpu.test"), ca_file=CA_FILE)
     assert result.outcome is Outcome.REFUSED
@@ -243,8 +242,7 @@ async def test_a_fleet_reads_the_well_known_authorities_once(
     assert len(read) <= 1
 
 
-# -- gateways and proxies
-# ---------------------------------------------------------------------------------------------
+# ---- gateways and proxies ----
 
 
 async def test_a_gateways_path_is_before_every_path_of_ours(standin: StandIn) -> None:
@@ -390,8 +388,7 @@ def test_a_request_looks_through_no_folder_for_what_is_not_installed(
     assert looked_for == []
 
 
-# -- errors
-# -----------------------------------------------------------------------------------------------------------
+# ---- errors ----
 
 
 def test_every_exception_that_httpcore_can_raise_has_its_name_in_httpx() -> None:

@@ -55,9 +55,20 @@ def notes(path: Path) -> list[str]:
 
 def test_what_history_writes_is_read_back_field_by_field(tmp_path: Path) -> None:
     sample = a_sample(
-        id=1, phase=Phase.IDLE, verdict=Verdict.FAIL, stale=True, process_start=NOON - timedelta(hours=1), decode_tok_s=81.25, pin=3,
-        fingerprint="abc", running=2.0, gpu_uuid="GPU-1", gpu_temp_c=61.0, sm_clock_mhz=1980.0, output='two\nlines, and a "quote"',
-    )  # fmt: skip
+        id=1,
+        phase=Phase.IDLE,
+        verdict=Verdict.FAIL,
+        stale=True,
+        process_start=NOON - timedelta(hours=1),
+        decode_tok_s=81.25,
+        pin=3,
+        fingerprint="abc",
+        running=2.0,
+        gpu_uuid="GPU-1",
+        gpu_temp_c=61.0,
+        sm_clock_mhz=1980.0,
+        output='two\nlines, and a "quote"',
+    )
     path = tmp_path / "past.csv"
     path.write_text(csv_text([sample_record(sample)]), encoding="utf-8")
     [point] = points(path)
@@ -119,7 +130,7 @@ def test_several_targets_are_kept_apart(tmp_path: Path) -> None:
         pytest.param(["started_at;ttft_ms"], ":1: is not separated by commas", id="semicolons"),
         pytest.param(
             ["started_at,probe,probe"],
-            ":1: the column probe stands there twice",
+            ":1: the column probe is a duplicate",
             id="a column twice",
         ),
         pytest.param(
@@ -132,7 +143,7 @@ def test_several_targets_are_kept_apart(tmp_path: Path) -> None:
         ),
         pytest.param(
             ["started_at", "1772366400"],
-            ":2: column started_at: is '1772366400', which is no ISO 8601 time",
+            ":2: column started_at: is '1772366400', which is not an ISO 8601 time",
             id="unix time",
         ),
         pytest.param(
@@ -147,12 +158,12 @@ def test_several_targets_are_kept_apart(tmp_path: Path) -> None:
         ),
         pytest.param(
             ["started_at,ttft_ms", f"{FIRST},fast"],
-            ":2: column ttft_ms: is 'fast', which is no number",
+            ":2: column ttft_ms: is 'fast', which is not a number",
             id="no number",
         ),
         pytest.param(
             ["started_at,outcome", f"{FIRST},fine"],
-            ":2: column outcome: is 'fine'; it is one of ok, ",
+            ":2: column outcome: is 'fine'; it must be one of ok, ",
             id="no outcome",
         ),
         pytest.param(
@@ -188,7 +199,7 @@ def test_several_targets_are_kept_apart(tmp_path: Path) -> None:
                 "started_at,decode_tok_s,completion_tokens,ttft_ms,e2e_ms",
                 f"{FIRST},12.5,129,40,1640",
             ],
-            "make 80 tokens a second",
+            "make 80 tokens per second",
             id="a rate in ms beside the times",
         ),
     ],
@@ -211,7 +222,7 @@ def test_lines_are_those_of_the_file_although_cells_hold_line_breaks_and_lines_a
         "",
         "2026-03-01T12:01:00Z,x,slow",
     )
-    assert refused(path) == [":5: column ttft_ms: is 'slow', which is no number"]
+    assert refused(path) == [":5: column ttft_ms: is 'slow', which is not a number"]
 
 
 def test_every_problem_is_told_up_to_ten(tmp_path: Path) -> None:
@@ -220,7 +231,7 @@ def test_every_problem_is_told_up_to_ten(tmp_path: Path) -> None:
     )
     with pytest.raises(CsvError) as told:
         points(path)
-    assert str(told.value).count("no number") == 10
+    assert str(told.value).count("not a number") == 10
     assert str(told.value).endswith("… and 5 more")
 
 
@@ -232,7 +243,7 @@ def test_what_is_wrong_far_down_is_told_with_its_own_line(
         f"{(NOON + timedelta(minutes=n)).isoformat()},{'x' if n == 10 else 40}" for n in range(12)
     ]
     assert refused(written(tmp_path, "started_at,ttft_ms", *rows)) == [
-        ":12: column ttft_ms: is 'x', which is no number"
+        ":12: column ttft_ms: is 'x', which is not a number"
     ]
 
 
@@ -262,7 +273,7 @@ def test_unknown_columns_and_cells_that_are_no_numbers_are_listed_and_ignored(
     assert [p.ttft_ms for p in points(path)] == [None, None, 40.0]
     told = notes(path)
     assert "the columns colour are not known and were ignored" in told[0]
-    assert "2 cells of ttft_ms are no finite number" in told[1]
+    assert "2 cells of ttft_ms are not finite numbers" in told[1]
 
 
 def test_gaps_of_hours_a_single_row_and_a_figure_that_never_varies_are_said(tmp_path: Path) -> None:
@@ -276,7 +287,7 @@ def test_gaps_of_hours_a_single_row_and_a_figure_that_never_varies_are_said(tmp_
     told = notes(path)
     assert any("1 gaps of over an hour, 5.0 h" in note for note in told)
     assert any("ttft_ms is 40 in every row" in note for note in told)
-    assert any("holds one row" in note for note in notes(written(tmp_path, "started_at", FIRST)))
+    assert any("has one row" in note for note in notes(written(tmp_path, "started_at", FIRST)))
 
 
 def readings(path: Path) -> list[tuple[str, object]]:
@@ -302,7 +313,7 @@ def test_readings_of_servers_and_gpus_stand_in_one_file(tmp_path: Path) -> None:
     ("lines", "told"),
     [
         (["kind,state", "server,ok"], "has no column at"),
-        (["kind,at", f"fan,{FIRST}"], ":2: column kind: is 'fan'; it is server or gpu"),
+        (["kind,at", f"fan,{FIRST}"], ":2: column kind: is 'fan'; it must be server or gpu"),
         (
             ["kind,at", f"server,{FIRST}", "server,2026-03-01T11:00:00Z"],
             ":3: column at: is earlier than in the server row before",
@@ -410,25 +421,25 @@ NEAR_THE_CROSSING = [
         pytest.param(
             "decode_tok_s,itl_p50_ms",
             ["80,12500"] * 50,
-            "column itl_p50_ms: is 12500 beside",
+            "column itl_p50_ms: is 12500 and contradicts",
             id="gaps in microseconds",
         ),
         pytest.param(
             "decode_tok_s,itl_p50_ms",
             ["80,0.0125"] * 50,
-            "column itl_p50_ms: is 0.0125 beside",
+            "column itl_p50_ms: is 0.0125 and contradicts",
             id="gaps in seconds",
         ),
         pytest.param(
             "decode_tok_s,completion_tokens,ttft_ms,e2e_ms,itl_p50_ms",
             MS_A_TOKEN,
-            "milliseconds a token: write 1000 over it",
+            "milliseconds per token: convert with 1000 / value",
             id="25 ms",
         ),
         pytest.param(
             "decode_tok_s,completion_tokens,ttft_ms,e2e_ms",
             NEAR_THE_CROSSING,
-            "milliseconds a token: write 1000 over it",
+            "milliseconds per token: convert with 1000 / value",
             id="31.6 ms",
         ),
         pytest.param(
@@ -562,7 +573,7 @@ def test_the_bulk_of_a_long_file_decides_whatever_its_beginning_is_like(tmp_path
 
 def test_times_that_may_be_microseconds_are_said_where_nothing_tells(tmp_path: Path) -> None:
     told = notes(written(tmp_path, *minutes("ttft_ms", *["40000"] * 9)))
-    assert any("ttft_ms is 40,000 in the middle, which is 40 s" in note for note in told)
+    assert any("ttft_ms has a median of 40,000, which is 40 s" in note for note in told)
     known = written(tmp_path, *minutes(ANSWER, *["40000,82333,3,128"] * 9))
     assert not any("microseconds" in note for note in notes(known))
 
@@ -572,16 +583,16 @@ def test_times_that_may_be_microseconds_are_said_where_nothing_tells(tmp_path: P
     [
         (
             ["started_at", "1969-12-31T23:59:59Z"],
-            ":2: column started_at: is '1969-12-31T23:59:59Z'; a time lies between 1970 and 2200",
+            ":2: column started_at: is '1969-12-31T23:59:59Z'; a time must lie between 1970 and",
         ),
-        (["started_at", "9999-12-31T23:59:59-14:00"], "a time lies between 1970 and 2200"),
+        (["started_at", "9999-12-31T23:59:59-14:00"], "a time must lie between 1970 and 2200"),
         (
             ["started_at,process_start", f"{FIRST},2200-01-01T00:00:00Z"],
-            "column process_start: is '2200-01-01T00:00:00Z'; a time lies",
+            "column process_start: is '2200-01-01T00:00:00Z'; a time must lie",
         ),
         (
             ["started_at,stale", f"{FIRST},banana"],
-            ":2: column stale: is 'banana'; it is true or false",
+            ":2: column stale: is 'banana'; use true or false",
         ),
         (
             ["started_at,other_generation_tokens", f"{FIRST},1e300"],
@@ -609,11 +620,11 @@ def test_a_number_too_large_for_any_is_no_number(column: str, tmp_path: Path) ->
         "2026-03-01T12:02:00Z,3",
     )
     assert [getattr(point, column) for point in points(path)] == [None, None, 3]
-    assert any(f"2 cells of {column} are no finite number" in note for note in notes(path))
+    assert any(f"2 cells of {column} are not finite numbers" in note for note in notes(path))
 
 
 def test_a_file_without_rows_says_so(tmp_path: Path) -> None:
-    assert any("holds no row" in note for note in notes(written(tmp_path, "started_at,ttft_ms")))
+    assert any("has no row" in note for note in notes(written(tmp_path, "started_at,ttft_ms")))
 
 
 def piped(folder: Path, lines: Sequence[str], name: str) -> Path:
@@ -629,7 +640,7 @@ def test_a_pipe_is_read_whole_and_its_lines_are_told(rows: int, tmp_path: Path) 
     lines = minutes("ttft_ms", *(str(40 + n % 7) for n in range(rows)))
     assert len(points(piped(tmp_path, lines, "good"))) == rows
     [problem] = refused(piped(tmp_path, [*lines, "2026-03-10T12:00:00Z,slow"], "bad"))
-    assert problem == f":{rows + 2}: column ttft_ms: is 'slow', which is no number"
+    assert problem == f":{rows + 2}: column ttft_ms: is 'slow', which is not a number"
 
 
 def test_a_gpu_that_no_column_names_is_a_gpu_of_the_target(tmp_path: Path) -> None:
@@ -646,7 +657,7 @@ def test_a_gpu_that_no_column_names_is_a_gpu_of_the_target(tmp_path: Path) -> No
 
 def test_several_gpus_that_are_not_named_cannot_be_told_apart(tmp_path: Path) -> None:
     path = written(tmp_path, "kind,at,temp_c_median", f"gpu,{FIRST},61", f"gpu,{FIRST},84")
-    with pytest.raises(CsvError, match="tell the GPUs apart by their UUIDs"):
+    with pytest.raises(CsvError, match="give the GPUs' UUIDs"):
         readings(path)
     apart = written(
         tmp_path, "kind,target,at,temp_c_median", f"gpu,a,{FIRST},61", f"gpu,b,{FIRST},84"

@@ -113,7 +113,7 @@ def test_a_place_under_a_file_is_one_sentence(tmp_path: Path) -> None:
 
 def test_missing_folders_are_made_by_a_writer_and_by_no_reader(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "history.db"
-    with pytest.raises(DatabaseError, match=r"no database at .*starts one"):
+    with pytest.raises(DatabaseError, match=r"no database at .*creates one"):
         open_reader(str(path))
     assert not (tmp_path / "a").exists()
     open_writer(str(path)).dispose()
@@ -238,9 +238,8 @@ def test_a_reader_cannot_write(history: History) -> None:
 def test_a_reader_works_beside_a_writer_and_sees_what_was_just_committed(history: History) -> None:
     history.sample()
     with history.engine.begin() as busy:
-        busy.exec_driver_sql(
-            "UPDATE target SET name = 'renamed'"
-        )  # a transaction that has not ended
+        # a transaction that has not ended
+        busy.exec_driver_sql("UPDATE target SET name = 'renamed'")
         with reading(history.database) as connection:
             assert [s.target for s in samples(connection, SampleFilter())] == ["local"]
     with reading(history.database) as connection:

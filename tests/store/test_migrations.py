@@ -18,9 +18,10 @@ from monitor.store.migrate import alembic_config, upgrade
 from monitor.store.tables import metadata
 
 DOCUMENTED = {
-    "target", "probe", "probe_revision", "process_start", "fingerprint", "sample", "output", "server_reading", "gpu_reading",
-    "skipped_run", "finding", "incident", "incident_event", "delivery", "lease", "detector_state",
-}  # fmt: skip
+    *("target", "probe", "probe_revision", "process_start", "fingerprint", "sample", "output"),
+    *("server_reading", "gpu_reading", "skipped_run", "finding", "incident", "incident_event"),
+    *("delivery", "lease", "detector_state"),
+}
 
 
 def test_migrations_and_tables_agree(history: History) -> None:
@@ -53,9 +54,8 @@ def test_a_history_that_is_up_to_date_is_opened_without_loading_alembic(
 def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     writer = database._sqlite_writer(tmp_path / "history.db")
     with writer.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE VIEW samples AS SELECT 1"
-        )  # the last step of the first migration will fail
+        # the last step of the first migration will fail
+        connection.exec_driver_sql("CREATE VIEW samples AS SELECT 1")
     with pytest.raises(Exception, match="samples"):
         upgrade(writer)
     assert inspect(writer).get_table_names() == []

@@ -12,7 +12,7 @@ from sqlalchemy import update
 from monitor.model import FingerprintField, Outcome, Phase, ServerPage, Verdict, known_us
 from monitor.store import detectors, fingerprints, points, record, tables
 from monitor.store.detectors import StoredDetector
-from monitor.store.points import Cursor, HistoryInterval
+from monitor.store.points import Cursor, HistoryRange
 from monitor.store.times import to_us
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -42,9 +42,18 @@ def test_a_sample_becomes_a_point_with_every_field_and_unknown_stays_unknown(
     history: History,
 ) -> None:
     row_id = history.sample(
-        started_at=NOON, e2e_ms=90.5, decode_tok_s=81.5, phase=Phase.IDLE, verdict=Verdict.FAIL, stale=True, pin=3, gpu_temp_c=61.0,
-        first_divergence=4, running=1.0, traffic_class="batch",
-    )  # fmt: skip
+        started_at=NOON,
+        e2e_ms=90.5,
+        decode_tok_s=81.5,
+        phase=Phase.IDLE,
+        verdict=Verdict.FAIL,
+        stale=True,
+        pin=3,
+        gpu_temp_c=61.0,
+        first_divergence=4,
+        running=1.0,
+        traffic_class="batch",
+    )
     [(found_id, point)] = history.do(lambda c: points.canaries_after(c, 1, 0))
     assert (found_id, point.at_us, point.known_us) == (row_id, to_us(NOON), to_us(NOON) + 90_500)
     assert (point.probe, point.traffic_class, point.phase, point.outcome, point.verdict) == (
@@ -143,7 +152,7 @@ def test_a_long_stretch_comes_in_pages_and_whole(
     with history.engine.connect() as connection:
         begin = points.cursor_at(connection, 1, ["GPU-1"], NOON + 2 * MINUTE)
         end = points.cursor_at(connection, 1, ["GPU-1"], None)
-        stretch = HistoryInterval(connection, 1, ["GPU-1"], begin, end)
+        stretch = HistoryRange(connection, 1, ["GPU-1"], begin, end)
         found = list(merge(stretch.canaries(), stretch.servers(), stretch.gpus(), key=known_us))
     assert len(found) == 3 * 8
     assert begin == Cursor(2, 2, 2)
@@ -174,6 +183,6 @@ def test_what_was_learnt_is_kept_in_the_place_of_what_was_there(history: History
         history.do(lambda c, kept=kept: detectors.save(c, 1, kept))  # type: ignore[misc]
     assert history.do(lambda c: detectors.load(c, 1)) == kept
     assert history.do(lambda c: detectors.stamp(c, 1)) == 6
-    assert history.do(detectors.learnt_of) == {
-        1: detectors.Learnt(({"what": "decode", "armed": False, "detail": "6 h"},), None)
+    assert history.do(detectors.summaries) == {
+        1: detectors.DetectorSummary(({"what": "decode", "armed": False, "detail": "6 h"},), None)
     }

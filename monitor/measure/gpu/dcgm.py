@@ -1,11 +1,10 @@
-"""The GPUs of another machine, through a DCGM exporter's page: a session like NVML's, so that one
+"""The GPUs of another machine, from a DCGM exporter's page: a session like NVML's, so that one
 watch serves both.
 
-The exporter reads its GPUs every 30 s unless told otherwise and gives no times: a page that shows
-what the last one showed is the same reading, and keeps the moment at which it was first seen. Names
-and units are in the middle of a change (MHz to Hz, per cent to ratio): both are known, and each is
-converted by its name. By default an exporter leaves out what would prove heat; `missing_proof` says
-so.
+The exporter reads its GPUs every 30 s by default and reports no times: a page with the values of
+the previous page is the same reading, and keeps the time of the first. Metric names and units are
+changing (MHz to Hz, per cent to ratio): both are known, and each value is converted by its name. By
+default an exporter omits the counters that prove thermal throttling; `missing_evidence` says so.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from monitor.model import GpuEvent, GpuFault, GpuReading
 
 PAGE_TIMEOUT_S = 3.0
 PAGE_FRESH_S = 0.5  # all GPUs of one poll come from one page
-#: Our field -> (the exporter's name, what to multiply by), the first one present wins
-#: (dcgm-exporter default-counters.csv, dcgm_fields.h).
+#: Our field -> (the exporter's name, factor), the first one present wins (dcgm-exporter
+#: default-counters.csv, dcgm_fields.h).
 NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
     "temp_c": (("DCGM_FI_DEV_GPU_TEMP", 1), ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1)),
     "mem_temp_c": (("DCGM_FI_DEV_MEMORY_TEMP", 1), ("DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", 1)),
@@ -64,20 +63,20 @@ NAMES: Mapping[str, tuple[tuple[str, float], ...]] = {
     ),
     "throttle_brake_ns": (("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", 1),),
 }
-# added to the software's, where both are there
+# added to the software slowdown's counter, where both are present
 _HW_THERMAL = "DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS"
 #: A gauge with the XID of the last fault, 0 where there was none; it keeps its value until the
-#: driver is loaded anew (dcgm_fields.h).
+#: driver is reloaded (dcgm_fields.h).
 XID_NAMES = (("DCGM_FI_DEV_XID_ERRORS", 1.0), ("DCGM_FI_DEV_XID_ERROR", 1.0))
 _WHOLE = frozenset(
     {"event_reasons", "throttle_power_ns", "throttle_thermal_ns", "throttle_brake_ns", "xid"}
 )
-#: DCGM's "no value": blank, not found, not supported, no permission, for 32-bit integers, for
-#: floats and for 64-bit integers (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK,
-#: DCGM_INT64_BLANK, each and the three after it).
+#: DCGM's "no value" (blank, not found, not supported, no permission) for 32-bit integers, floats
+#: and 64-bit integers (dcgm_structs.h: DCGM_INT32_BLANK, DCGM_FP64_BLANK, DCGM_INT64_BLANK, each
+#: and the three after it).
 _BLANKS = ((0x7FFFFFF0, 0x7FFFFFF3), (2.0**47, 2.0**47 + 3), (2.0**63 - 1024, math.inf))
-#: What an exporter has switched off by default and what only it can prove.
-PROOF = {
+#: The fields that attribution to heat rests on, and that an exporter omits by default.
+EVIDENCE = {
     "event_reasons": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
     "throttle_thermal_ns": "DCGM_FI_DEV_THERMAL_VIOLATION",
     "throttle_power_ns": "DCGM_FI_DEV_POWER_VIOLATION",
@@ -97,12 +96,12 @@ class DcgmGpu:
 
 def parse_dcgm(text: str) -> dict[str, DcgmGpu]:
     """The GPUs of a page by UUID. With MIG the series of a GPU's instances repeat the GPU's own:
-    the first is taken.
+    the first is used.
 
-    Raises ValueError for a page that is no exposition.
+    Raises ValueError for a page that is not a Prometheus exposition.
     """
     if not looks_like_metrics(text):
-        raise ValueError("the page is no Prometheus exposition")
+        raise ValueError("the page is not a Prometheus exposition")
     found: dict[str, dict[str, float]] = {}
     labels_of: dict[str, Mapping[str, str]] = {}
     lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_")]
@@ -125,7 +124,11 @@ def _gpu(uuid: str, labels: Mapping[str, str], raw: Mapping[str, float]) -> Dcgm
     driver = labels.get("DCGM_FI_DRIVER_VERSION") or None
     xid = _first(raw, "xid", XID_NAMES)
     return DcgmGpu(
-        uuid, labels.get("modelName") or None, driver, values, None if xid is None else int(xid)
+        uuid=uuid,
+        name=labels.get("modelName") or None,
+        driver_version=driver,
+        values=values,
+        xid=None if xid is None else int(xid),
     )
 
 
@@ -140,7 +143,7 @@ def _first(
 
 
 def _known(value: float | None) -> float | None:
-    """A value that is one: DCGM writes a huge number for what a GPU does not offer."""
+    """The value, or None: DCGM writes a huge number for a metric that a GPU does not offer."""
     if value is None or math.isnan(value) or any(low <= value <= high for low, high in _BLANKS):
         return None
     return value
@@ -148,21 +151,20 @@ def _known(value: float | None) -> float | None:
 
 @dataclass(slots=True)
 class DcgmSession:
-    """Reads an exporter's page. Raises what the NVML session raises, with the exporter's own
+    """Reads an exporter's page. Raises the errors of the NVML session, with the exporter's own
     reasons.
+
+    `xids`: the last code by GPU; pass those of one session on to the next session of a page.
     """
 
     url: str
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=PAGE_TIMEOUT_S))
     clock: Callable[[], float] = time.monotonic
     unreadable: dict[str, GpuLostError] = field(default_factory=dict)
-    xids: dict[str, int] = field(
-        default_factory=dict
-    )  # last code by GPU; give the next session of a page the last one's
+    xids: dict[str, int] = field(default_factory=dict)
     _gpus: dict[str, DcgmGpu] = field(default_factory=dict)
-    _seen: dict[str, tuple[datetime, int]] = field(
-        default_factory=dict
-    )  # when a GPU's present values were first seen
+    # when a GPU's present values were first read
+    _first_read: dict[str, tuple[datetime, int]] = field(default_factory=dict)
     _fetched_s: float | None = None
     _events: list[tuple[str, int]] = field(default_factory=list)
 
@@ -172,36 +174,36 @@ class DcgmSession:
         return tuple(self._gpus)
 
     def open(self) -> None:
-        """Fetch the page once. Raises GpusUnavailableError."""
+        """Fetches the page once. Raises GpusUnavailableError."""
         try:
             self._fetch()
         except GpuLostError as error:
             raise GpusUnavailableError(error.reason, "error") from None
         if not self._gpus:
-            raise GpusUnavailableError(f"the DCGM page at {self.url} shows no GPUs", "error")
+            raise GpusUnavailableError(f"the DCGM page at {self.url} lists no GPUs", "error")
 
     def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """One GPU as the page shows it. `at` and `monotonic_ns` are used where the page shows
-        something new. Raises GpuLostError.
+        """One GPU as on the page. `at` and `monotonic_ns` are used where its values are new. Raises
+        GpuLostError.
         """
         if self._fetched_s is None or self.clock() - self._fetched_s > PAGE_FRESH_S:
             self._fetch(at, monotonic_ns)
         gpu = self._gpus.get(uuid)
         if gpu is None:
-            raise GpuLostError(uuid, f"the DCGM page at {self.url} does not show this GPU any more")
-        seen_at, seen_ns = self._seen[uuid]
+            raise GpuLostError(uuid, f"the DCGM page at {self.url} no longer lists this GPU")
+        first_at, first_ns = self._first_read[uuid]
         values: dict[str, Any] = dict(gpu.values)
-        return GpuReading(at=seen_at, monotonic_ns=seen_ns, uuid=uuid, name=gpu.name, **values)
+        return GpuReading(at=first_at, monotonic_ns=first_ns, uuid=uuid, name=gpu.name, **values)
 
     def events(self, at: datetime) -> list[GpuEvent]:
-        """New codes on the pages since the last call. The same fault twice in a row is one: the
-        gauge does not move.
+        """New codes on the pages since the last call. The same fault twice in a row is one event:
+        the gauge does not change.
         """
         taken, self._events = self._events, []
         return [GpuEvent(uuid, at, xid) for uuid, xid in taken]
 
     def identity(self) -> GpusIdentity:
-        """Driver and GPUs as the page labels them."""
+        """Driver and GPUs from the page's labels."""
         drivers = {gpu.driver_version for gpu in self._gpus.values() if gpu.driver_version}
         gpus = tuple(
             GpuIdentity(uuid=gpu.uuid, name=gpu.name, power_limit_w=gpu.values["power_limit_w"])
@@ -210,7 +212,7 @@ class DcgmSession:
         return GpusIdentity(drivers.pop() if len(drivers) == 1 else None, None, gpus)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         self.http.close()
 
     def _fetch(self, at: datetime | None = None, monotonic_ns: int | None = None) -> None:
@@ -220,24 +222,24 @@ class DcgmSession:
             response.raise_for_status()
             gpus = parse_dcgm(response.text)
         except httpx.HTTPStatusError as error:
-            raise self._gone(f"answers HTTP {error.response.status_code}") from None
+            raise self._failed(f"answers HTTP {error.response.status_code}") from None
         except httpx.HTTPError as error:
-            raise self._gone(f"cannot be reached: {error or type(error).__name__}") from None
+            raise self._failed(f"cannot be reached: {error or type(error).__name__}") from None
         except (ValueError, KeyError) as error:
-            raise self._gone(f"cannot be read: {error}") from None
+            raise self._failed(f"cannot be read: {error}") from None
         for uuid, gpu in gpus.items():
             before = self._gpus.get(uuid)
             if before is None or before.values != gpu.values:
-                self._seen[uuid] = (at, monotonic_ns)
+                self._first_read[uuid] = (at, monotonic_ns)
             self._note_xid(gpu)
         self._gpus, self._fetched_s = gpus, self.clock()
 
-    def _gone(self, why: str) -> GpuLostError:
+    def _failed(self, why: str) -> GpuLostError:
         return GpuLostError("DCGM", f"the DCGM page at {self.url} {why}", GpuFault.SOURCE)
 
     def _note_xid(self, gpu: DcgmGpu) -> None:
-        """A code that stands on the first page that we see of a GPU is of an unknown time, perhaps
-        of last month: no event.
+        """A code on the first page of a GPU has an unknown time, perhaps last month, and is no
+        event.
         """
         if gpu.xid is None:
             return
@@ -246,14 +248,14 @@ class DcgmSession:
         self.xids[gpu.uuid] = gpu.xid
 
 
-def missing_proof(reading: GpuReading) -> str | None:
-    """What the exporter must switch on before heat can be proved on these GPUs, as one sentence;
-    None where nothing is missing.
+def missing_evidence(reading: GpuReading) -> str | None:
+    """A sentence with the metrics that the exporter must enable before an effect can be attributed
+    to heat; None where none is missing.
     """
-    missing = [name for ours, name in PROOF.items() if getattr(reading, ours) is None]
+    missing = [name for ours, name in EVIDENCE.items() if getattr(reading, ours) is None]
     if not missing:
         return None
     return (
-        f"heat cannot be proved as a cause: enable {', '.join(missing)} in the DCGM "
+        f"effects cannot be attributed to heat: enable {', '.join(missing)} in the DCGM "
         "exporter's list of counters"
     )

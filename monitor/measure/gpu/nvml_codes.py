@@ -1,12 +1,9 @@
-"""What the codes mean with which NVML answers instead of a value (nvml.h, nvmlReturn_t), in words
-with the mend.
-"""
+"""The meaning of NVML's return codes (nvml.h, nvmlReturn_t), in sentences that say what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
 import pynvml
 
@@ -14,20 +11,17 @@ from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 from monitor.model import GpuFault
 
 _MISMATCH = (
-    "the NVIDIA driver in the kernel and its library are of different versions "
-    "(LibRmVersionMismatch),"
-    " as after an upgrade without a reboot; reboot, or reload the nvidia kernel modules and "
-    "restart this program"
+    "the NVIDIA kernel driver and its library have different versions (LibRmVersionMismatch), as "
+    "after an upgrade without a reboot; reboot, or reload the nvidia kernel modules and restart "
+    "this program"
 )
-#: After these a handle is dead and the session must be opened anew (nvml.h, nvmlReturn_t).
+#: Codes after which a handle is dead and the session must be opened again (nvml.h, nvmlReturn_t).
 LOST = {
-    1: (GpuFault.SOURCE, "NVML is not initialised any more, as after a reload of the driver"),
+    1: (GpuFault.SOURCE, "NVML is no longer initialised, as after a reload of the driver"),
     15: (
         GpuFault.LOST,
-        (
-            "the driver has lost the GPU; look for Xid 79 in the kernel log (dmesg), then reset "
-            "the GPU or reboot"
-        ),
+        "the driver has lost the GPU; look for Xid 79 in the kernel log (dmesg), then reset "
+        "the GPU or reboot",
     ),
     16: (
         GpuFault.RESET,
@@ -38,7 +32,7 @@ LOST = {
 
 
 class Support(StrEnum):
-    """Whether a GPU offers a value, as found when it was first asked for."""
+    """Whether a GPU offers a value, as found at the first query."""
 
     OK = "ok"
     NOT_SUPPORTED = "NotSupported"
@@ -46,7 +40,7 @@ class Support(StrEnum):
     FUNCTION_NOT_FOUND = "FunctionNotFound"
 
 
-#: nvmlReturn_t of a call that would say the same next time; 25: a struct version unknown to the
+#: nvmlReturn_t of a call that would return the same next time; 25: a struct version unknown to the
 #: driver, 26: deprecated.
 REFUSALS = {
     3: Support.NOT_SUPPORTED,
@@ -58,7 +52,7 @@ REFUSALS = {
 
 
 def unlisted(name: str, error: Exception) -> GpuLostError:
-    """A GPU that NVML counts and cannot list."""
+    """The error for a GPU that NVML counts but cannot list."""
     fault, reason = _meaning(error)
     return GpuLostError(name, reason, fault)
 
@@ -67,8 +61,8 @@ def _meaning(error: Exception) -> tuple[GpuFault, str]:
     return LOST.get(getattr(error, "value", 0), (GpuFault.UNREADABLE, f"NVML says: {error}"))
 
 
-def unavailable(error: Any) -> GpusUnavailableError:
-    """No session, told by the code with which NVML refused it."""
+def unavailable(error: pynvml.NVMLError) -> GpusUnavailableError:
+    """The error for a session that NVML refused."""
     if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         mend = (
             "install the NVIDIA driver (in a container: start it with its GPUs) to watch a "
@@ -82,20 +76,20 @@ def unavailable(error: Any) -> GpusUnavailableError:
     if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
         return GpusUnavailableError(_MISMATCH, "mismatch")
     return GpusUnavailableError(
-        f"NVML cannot be opened: {_meaning(error)[1]}; see whether nvidia-smi works", "error"
+        f"NVML cannot be opened: {_meaning(error)[1]}; check whether nvidia-smi works", "error"
     )
 
 
 def no_gpus(count: int, unreadable: Mapping[str, GpuLostError]) -> GpusUnavailableError:
-    """No session, as none of the GPUs can be read."""
+    """The error for a session in which none of the GPUs can be read."""
     if count == 0:
         return GpusUnavailableError(
-            "the NVIDIA driver is loaded and shows no GPU; see nvidia-smi -L", "absent"
+            "the NVIDIA driver is loaded and lists no GPU; see nvidia-smi -L", "absent"
         )
     why = (
         "; ".join(map(str, unreadable.values()))
-        or "this user may read none; see the rights on /dev/nvidia*"
+        or "this user has no access; see the permissions of /dev/nvidia*"
     )
     return GpusUnavailableError(
-        f"NVML counts {count} GPUs and none can be read: {why}", "error", unreadable
+        f"NVML counts {count} GPUs and none of them can be read: {why}", "error", unreadable
     )

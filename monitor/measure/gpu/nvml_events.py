@@ -1,9 +1,8 @@
-"""XIDs, the driver's reports of faults, through NVML's event set: registered when a session opens,
+"""XIDs, the faults that the driver reports, from NVML's event set: registered when a session opens,
 read without waiting.
 
-An event tells the GPU's handle and the XID, and no time (nvml.h, nvmlEventData_t). Whatever fails
-here costs events and nothing else: a GPU whose readings are well is well, and one that is lost
-shows it there.
+An event has the GPU's handle and the XID, and no time (nvml.h, nvmlEventData_t). A failure here
+costs events and nothing else: whether a GPU is lost shows in its readings.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ import pynvml
 from monitor.model import GpuEvent
 
 XID = 0x8  # nvmlEventTypeXidCriticalError
-AT_ONCE = (
-    64  # events taken in one turn; a storm of application faults must not keep the readings waiting
-)
+AT_ONCE = 64  # events per call; a storm of application faults must not delay the readings
 NO_WAIT_MS = 0
 
 
@@ -31,7 +28,7 @@ class XidEvents:
         self._gpus: dict[int | None, str] = {}  # address of the handle -> UUID
 
     def register(self, uuid: str, handle: Any) -> bool:
-        """Ask for a GPU's XIDs; whether it offers them."""
+        """Registers for a GPU's XIDs; False where it does not offer them."""
         try:
             if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & XID:
                 return False
@@ -44,14 +41,12 @@ class XidEvents:
         return True
 
     def take(self, at: datetime) -> list[GpuEvent]:
-        """What has come since the last call."""
+        """Returns the events since the last call."""
         taken: list[GpuEvent] = []
         while self._gpus and len(taken) < AT_ONCE:
             try:
                 event = _wait(self._set)
-            except (
-                pynvml.NVMLError
-            ):  # a time-out: there is nothing more; any other: there is nothing to be had
+            except pynvml.NVMLError:  # a time-out: no more events; any other: none can be read
                 break
             uuid = self._gpus.get(_address(event.device))
             if uuid is not None and event.eventType & XID:
@@ -59,7 +54,7 @@ class XidEvents:
         return taken
 
     def close(self) -> None:
-        """Give the set back."""
+        """Frees the set."""
         events, self._set, self._gpus = self._set, None, {}
         if events is not None:
             try:

@@ -1,6 +1,4 @@
-"""The last two minutes of each GPU: written by the thread that watches, read by whoever
-measures.
-"""
+"""The last two minutes of each GPU: written by the watching thread, read by the measuring loop."""
 
 from __future__ import annotations
 
@@ -14,19 +12,19 @@ KEPT_NS = 120 * 10**9
 
 
 class RecentReadings:
-    """Readings by GPU, in the order of time. Safe to use from several threads."""
+    """Readings by GPU, in the order of time. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rings: dict[str, deque[GpuReading]] = {}
 
-    def __contains__(self, uuid: str) -> bool:
+    def __contains__(self, uuid: object) -> bool:
         """Whether the GPU was ever read."""
         return uuid in self._rings
 
     def add(self, reading: GpuReading) -> bool:
-        """Keep one; False for the same look once more, as of an exporter's page that has not moved
-        on.
+        """Keeps a reading; False for the same reading again, as from an exporter's page that has
+        not been updated.
         """
         with self._lock:
             ring = self._rings.setdefault(reading.uuid, deque())
@@ -38,14 +36,14 @@ class RecentReadings:
         return True
 
     def last_before(self, monotonic_ns: int) -> dict[str, GpuReading]:
-        """Of each GPU the last at or before that instant, at most 120 s older."""
+        """The last reading of each GPU at or before that instant, at most 120 s older."""
         reach = range(monotonic_ns - KEPT_NS, monotonic_ns + 1)
         return self._find(
             lambda ring: next((r for r in reversed(ring) if r.monotonic_ns in reach), None)
         )
 
     def first_after(self, monotonic_ns: int) -> dict[str, GpuReading]:
-        """Of each GPU the first that began after that instant."""
+        """The first reading of each GPU that began after that instant."""
         return self._find(
             lambda ring: next((r for r in ring if r.monotonic_ns > monotonic_ns), None)
         )

@@ -1,8 +1,8 @@
-"""A report that a user can send: what NVML offers on this machine, question by question, so that a
-GPU we never saw can be supported.
+"""A report that a user can send: everything that NVML offers on this machine, query by query, so
+that a GPU unknown to us can be supported.
 
-It names no host, no user, no process and no serial number; a UUID becomes a short hash, the same in
-every report of that GPU.
+It contains no host, user or process names and no serial numbers; a UUID becomes a short hash, the
+same in every report of that GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from monitor.measure.gpu.nvml_codes import Support
 from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 
 HANG_S = 30.0
-#: Asked for the report only: what else tells a GPU's state, by getter and arguments.
+#: Further properties of a GPU, queried for the report only, by getter and arguments.
 GETTERS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("nvmlDeviceGetSupportedEventTypes", ()),
     ("nvmlDeviceGetSupportedClocksEventReasons", ()),
@@ -33,54 +33,33 @@ GETTERS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("nvmlDeviceGetVirtualizationMode", ()),
     ("nvmlDeviceGetArchitecture", ()),
     ("nvmlDeviceGetPowerManagementDefaultLimit", ()),
-    *(
-        ("nvmlDeviceGetTemperatureThreshold", (kind,)) for kind in range(4)
-    ),  # shutdown, slowdown, memory, GPU
+    # shutdown, slowdown, memory, GPU
+    *(("nvmlDeviceGetTemperatureThreshold", (kind,)) for kind in range(4)),
 )
-#: And field ids (nvml.h): the counters of throttling under every number that a release gave them,
-#: other power and temperature fields.
+#: And field ids (nvml.h): the throttle counters under the number of every release, and other power
+#: and temperature fields.
 FIELDS = (
-    75,
-    76,
-    77,
-    78,
-    79,
-    83,
-    185,
-    186,
-    190,
-    192,
-    193,
-    194,
-    195,
-    196,
-    230,
-    251,
-    252,
-    253,
-    269,
-    270,
-    271,
+    *(75, 76, 77, 78, 79, 83),
+    *(185, 186, 190, 192, 193, 194, 195, 196, 230),
+    *(251, 252, 253, 269, 270, 271),
 )
 UNITS = {
     "reading": "°C, MHz, W, J, MiB, ns; util 0..1; event_reasons a bit mask",
     "identity": "W, MHz, MiB",
-    "questions": "as NVML gives them: °C, MHz, mW, mJ, bytes, per cent, ns; nothing is converted",
+    "questions": "NVML's units: °C, MHz, mW, mJ, bytes, per cent, ns; nothing is converted",
 }
-_HIDDEN = (
-    "nvmlDeviceGetComputeRunningProcesses",
-    "fields",
-)  # whose values are left out: processes, and the call that carries the fields
+#: Queries whose values are left out: processes, and the call that returns the fields.
+_HIDDEN = ("nvmlDeviceGetComputeRunningProcesses", "fields")
 
 
 def gpu_report() -> dict[str, Any]:
-    """Ask every GPU everything once. Never raises: what stands in the way is `error`. A driver
-    that hangs is given up after HANG_S.
+    """Runs every query on every GPU once. Never raises: failures are in `error`. A driver that
+    hangs is abandoned after HANG_S.
     """
-    found: dict[str, Any] = {}
-    asking = threading.Thread(target=_ask_all, args=(found,), name="gpu-report", daemon=True)
-    asking.start()
-    asking.join(HANG_S)
+    found: dict[str, object] = {}
+    thread = threading.Thread(target=_query_all, args=(found,), name="gpu-report", daemon=True)
+    thread.start()
+    thread.join(HANG_S)
     hung = (
         f"NVML has not answered for {HANG_S:.0f} s; the driver may hang: see dmesg and nvidia-smi"
     )
@@ -95,13 +74,13 @@ def gpu_report() -> dict[str, Any]:
             "its SHA-256, a process list only its length"
         ),
         "units": UNITS,
-        "error": hung if asking.is_alive() else None,
+        "error": hung if thread.is_alive() else None,
         "gpus": [],
         **found,
     }
 
 
-def _ask_all(found: dict[str, Any]) -> None:
+def _query_all(found: dict[str, object]) -> None:
     session = Nvml()
     try:
         session.open()
@@ -109,14 +88,14 @@ def _ask_all(found: dict[str, Any]) -> None:
         found["gpus"] = [_gpu(session, uuid) for uuid in session.uuids]
     except GpusUnavailableError as error:
         found["error"] = error.reason
-    # whatever a driver or binding does that we never saw: exactly that is what a report is for
+    # any error of a driver or binding: finding those is the purpose of a report
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
     finally:
         session.close()
 
 
-def _machine(session: Nvml) -> dict[str, Any]:
+def _machine(session: Nvml) -> dict[str, object]:
     versions, chosen = session.identity(), session.throttle
     return {
         "driver": versions.driver_version,
@@ -132,8 +111,8 @@ def _machine(session: Nvml) -> dict[str, Any]:
     }
 
 
-def _gpu(session: Nvml, uuid: str) -> dict[str, Any]:
-    gpu: dict[str, Any] = {"uuid": short_uuid(uuid), "error": None}
+def _gpu(session: Nvml, uuid: str) -> dict[str, object]:
+    gpu: dict[str, object] = {"uuid": short_uuid(uuid), "error": None}
     try:
         identity = next((asdict(one) for one in session.identity().gpus if one.uuid == uuid), {})
         reading = asdict(session.read(uuid, datetime.now(UTC), 0))
@@ -148,25 +127,25 @@ def _gpu(session: Nvml, uuid: str) -> dict[str, Any]:
                 values.pop(name, None)
     except GpuLostError as error:
         gpu["error"] = error.reason
-    return {**gpu, "questions": _questions(session.support(uuid), session.said(uuid))}
+    return {**gpu, "questions": _questions(session.support(uuid), session.answers(uuid))}
 
 
 def _questions(
-    support: Mapping[str, Support], said: Mapping[str, Any]
+    support: Mapping[str, Support], answers: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """By getter or field: what became of the question ("failed": an error of the moment), and the
-    value where it tells nobody anything.
+    """The queries by getter or field: whether the GPU offers the value ("failed": an error of the
+    moment), and the value unless it is private.
     """
     return {
         question: {
             "support": support.get(question, "failed"),
-            "value": None if question.startswith(_HIDDEN) else _plain(said.get(question)),
+            "value": None if question.startswith(_HIDDEN) else _plain(answers.get(question)),
         }
-        for question in sorted(support.keys() | said.keys())
+        for question in sorted(support.keys() | answers.keys())
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A number or a text as it is, a structure of the binding as its members."""
     if value is None or isinstance(value, int | float | str):
         return value
@@ -181,15 +160,13 @@ def _plain(value: Any) -> Any:
 
 
 def short_uuid(uuid: str) -> str:
-    """Tells two GPUs of one report apart and the same GPU in two, and does not tell which GPU it
-    is.
-    """
+    """A hash that identifies a GPU within and across reports without revealing its UUID."""
     return "sha256:" + hashlib.sha256(uuid.encode()).hexdigest()[:12]
 
 
 def _binding_fields() -> dict[str, int]:
-    """The numbers that the binding itself has for these counters: they tell the release that it was
-    made for, not the driver's.
+    """The binding's own numbers for these counters: those of the release that it was made for, not
+    the driver's.
     """
     prefix = "NVML_FI_DEV_CLOCKS_EVENT_REASON_"
     return {

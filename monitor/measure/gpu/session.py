@@ -1,5 +1,5 @@
-"""What a watch reads GPUs from: the contract that NVML (nvml.py) and a DCGM exporter's page
-(dcgm.py) both keep.
+"""The source that a watch reads GPUs from: the interface of NVML (nvml.py) and of a DCGM exporter's
+page (dcgm.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from monitor.model import GpuEvent, GpuFault, GpuReading
 
 
 class GpuLostError(Exception):
-    """A GPU's handle is dead: close, open again after a pause, and look for the GPU by its UUID.
-    `reason` is for a person.
+    """A GPU's handle is dead: close the session, open it again after a pause, and find the GPU by
+    its UUID. `reason` is for a person.
     """
 
     def __init__(self, uuid: str, reason: str, fault: GpuFault = GpuFault.UNREADABLE) -> None:
@@ -25,10 +25,10 @@ class GpuLostError(Exception):
 
 
 class GpusUnavailableError(Exception):
-    """No session can be had; `reason` is for a person. Kind `absent`: there is no NVIDIA driver, or
-    no GPU, here.
+    """No session can be opened; `reason` is for a person. Kind `absent`: this machine has no NVIDIA
+    driver or no GPU.
 
-    `unreadable` has the GPUs that are counted and cannot be listed, where that is why.
+    `unreadable` holds the GPUs that are counted but cannot be listed, where that is the reason.
     """
 
     def __init__(
@@ -45,32 +45,30 @@ class GpusUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:
-    """What stays the same of a GPU until someone changes it; None = not offered."""
+    """The properties of a GPU that only an administrator changes; None = not offered."""
 
     uuid: str
     name: str | None = None
-    power_limit_w: float | None = None  # enforced: after every limiter, also out-of-band ones
+    power_limit_w: float | None = None  # enforced: after every limiter, out-of-band ones included
     power_limit_requested_w: float | None = None
     max_sm_clock_mhz: int | None = None
     max_mem_clock_mhz: int | None = None
     ecc: bool | None = None  # current mode
     mig: bool | None = None  # current mode
     vram_total_mib: float | None = None
-    processes: tuple[tuple[int, float | None], ...] | None = (
-        None  # compute: host pid, MiB used (None = hidden)
-    )
+    # compute processes: host pid, MiB used (None = hidden)
+    processes: tuple[tuple[int, float | None], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpusIdentity:
-    """Versions and GPUs of one source; CUDA as people write it, for example 13.0."""
+    """Versions and GPUs of one source; the CUDA version as MAJOR.MINOR."""
 
     driver_version: str | None
     cuda_driver_version: str | None
     gpus: tuple[GpuIdentity, ...]
-    hidden: tuple[
-        str, ...
-    ] = ()  # GPUs that are missing above only because they cannot be read and never could
+    # GPUs that are missing from `gpus` only because they could never be read
+    hidden: tuple[str, ...] = ()
 
 
 class GpuSession(Protocol):
@@ -78,20 +76,20 @@ class GpuSession(Protocol):
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """The GPUs there are."""
+        """The GPUs of the source."""
         ...
 
     @property
     def unreadable(self) -> Mapping[str, GpuLostError]:
-        """GPUs that are counted but cannot be listed: "GPU 1" -> why."""
+        """GPUs that are counted but cannot be listed: "GPU 1" -> reason."""
         ...
 
     def read(self, uuid: str, at: datetime, monotonic_ns: int) -> GpuReading:
-        """Look at one GPU now."""
+        """Reads one GPU now."""
         ...
 
     def events(self, at: datetime) -> Sequence[GpuEvent]:
-        """Faults reported since the last call, taken up at `at`; never raises."""
+        """Faults reported since the last call, with the time `at`; never raises."""
         ...
 
     def identity(self) -> GpusIdentity:
@@ -99,5 +97,5 @@ class GpuSession(Protocol):
         ...
 
     def close(self) -> None:
-        """End; never raises."""
+        """Ends the session; never raises."""
         ...

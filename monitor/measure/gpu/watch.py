@@ -1,8 +1,8 @@
-"""Watches the GPUs from a thread of its own, so that a driver that hangs never holds up the loop
-that takes time stamps.
+"""Watches the GPUs from a thread of its own, so that a driver that hangs never blocks the loop that
+takes timestamps.
 
-While a NVML call hangs, other threads run on (ctypes gives up the GIL for the call), `state()`
-turns blind by itself, and a daemon thread lets the process end.
+While an NVML call hangs, other threads continue (ctypes releases the GIL for the call), `state()`
+becomes blind by itself, and a daemon thread lets the process exit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from monitor.measure.gpu.figures import GpuWindow, summarise
 from monitor.measure.gpu.nvml import Nvml
+from monitor.measure.gpu.read_problems import (
+    Errors,
+    Watched,
+    read_problems,
+    without_session,
+    without_uuid,
+)
 from monitor.measure.gpu.recent import RecentReadings
 from monitor.measure.gpu.session import (
     GpuLostError,
@@ -26,15 +33,10 @@ from monitor.measure.gpu.session import (
     GpusIdentity,
     GpusUnavailableError,
 )
-from monitor.measure.gpu.state import USUAL_TIMING, GpuState, Timing
+from monitor.measure.gpu.state import DEFAULT_TIMING, GpuState, Timing, first_state
 from monitor.model import DRIVER, GpuEvent, GpuFault, GpuReading, ReadProblem
 
-LABELS = {"at", "monotonic_ns", "uuid", "name"}  # of a reading: what is not a value
-BROKEN = {
-    GpuFault.LOST,
-    GpuFault.RESET,
-}  # faults that last until the GPU answers, however else it fails meanwhile
-OF_ALL = {GpuFault.SOURCE, GpuFault.MISMATCH}  # faults that are of no single GPU
+LABELS = {"at", "monotonic_ns", "uuid", "name"}  # fields of a reading that are not values
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -46,12 +48,21 @@ def _open_nvml() -> GpuSession:
     return session
 
 
-class GpuWatch:
-    """Polls GPUs once per `interval_s` and hands a GpuWindow per GPU to `on_window` every
-    `window_s`, and every fault that the driver reports to `on_event`, from its thread.
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that may hang."""
 
-    `gpus`: "auto" = every GPU that NVML has shown since the start, "none", or the UUIDs to watch.
-    Keep one per process, as of Nvml: with two, neither could start NVML afresh.
+    what: str
+    began_s: float  # monotonic
+    began_at: datetime
+
+
+class GpuWatch:
+    """Polls GPUs once per `interval_s`. Passes a GpuWindow per GPU to `on_window` every `window_s`,
+    and every fault that the driver reports to `on_event`, both from its thread.
+
+    `gpus`: "auto" = every GPU that NVML has listed since the start, "none", or the UUIDs to watch.
+    Keep one per process, as of Nvml: with two, neither could restart NVML.
     """
 
     def __init__(
@@ -63,25 +74,18 @@ class GpuWatch:
         *,
         on_event: Callable[[GpuEvent], None] | None = None,
         open_session: Callable[[], GpuSession] = _open_nvml,
-        timing: Timing = USUAL_TIMING,
+        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self._auto = gpus == "auto"
         self._off = gpus == "none" or not gpus
-        self._interval_s, self._window_s, self._on_window, self._on_event = (
-            interval_s,
-            window_s,
-            on_window,
-            on_event,
-        )
+        self._interval_s, self._window_s = interval_s, window_s
+        self._on_window, self._on_event = on_window, on_event
         self._open_session, self._timing = open_session, timing
         self._thread = threading.Thread(target=self._run, name="gpu-watch", daemon=True)
         self._stopping, self._wake = threading.Event(), threading.Event()
-        # Written by the thread, read by everyone: each is replaced whole.
-        off, starting = "gpus: none in the configuration", "the GPUs have not been read yet"
-        self._state = GpuState(
-            "off" if self._off else "blind", off if self._off else starting, datetime.now(UTC)
-        )
-        self._calling: tuple[str, float, datetime] | None = None
+        # Written by the thread, read by everyone: each is replaced as a whole.
+        self._state = first_state(self._off)
+        self._call_now: _Call | None = None
         self._identity: GpusIdentity | None = None
         self._wanted: frozenset[str] = frozenset() if isinstance(gpus, str) else frozenset(gpus)
         self._watched: frozenset[str] = frozenset()
@@ -89,20 +93,20 @@ class GpuWatch:
         # Known to the thread alone.
         self._session: GpuSession | None = None
         self._lost: dict[str, GpuLostError] = {}  # GPU -> why it cannot be read
-        self._seen = False
-        self._retry_at: float | None = 0.0  # monotonic; None: nothing to mend
+        self._was_open = False
+        self._retry_at: float | None = 0.0  # monotonic; None: no retry needed
         self._pause_s = timing.retry_first_s
         self._identity_due = 0.0
         self._window_due = time.monotonic() + window_s
         self._pending: dict[str, list[GpuReading]] = {}
 
     def start(self) -> None:
-        """Begin to watch; with gpus "none" nothing happens."""
+        """Starts the thread; with gpus "none" it does nothing."""
         if not self._off:
             self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the watch. Waits `timeout_s` at most: a call that hangs is left behind, with its
+        """Ends the watch. Waits `timeout_s` at most: a call that hangs is abandoned with its
         thread.
         """
         self._stopping.set()
@@ -111,36 +115,32 @@ class GpuWatch:
             self._thread.join(timeout_s)
 
     def state(self) -> GpuState:
-        """Whether the GPUs can be seen right now."""
-        calling, state = self._calling, self._state
-        if calling is None or (took_s := time.monotonic() - calling[1]) <= self._timing.hang_s:
+        """Whether the GPUs can be read right now."""
+        call, state = self._call_now, self._state
+        if call is None or (took_s := time.monotonic() - call.began_s) <= self._timing.hang_s:
             return state
         reason = (
-            f"NVML has not answered for {took_s:.0f} s ({calling[0]}); the driver may "
+            f"NVML has not answered for {took_s:.0f} s ({call.what}); the driver may "
             "hang: see dmesg and nvidia-smi"
         )
-        since = state.since if state.status == "blind" else calling[2]
-        return GpuState(
-            "blind",
-            reason,
-            since,
-            {**state.troubles, DRIVER: ReadProblem(GpuFault.SOURCE, reason, since)},
-        )
+        since = state.since if state.status == "blind" else call.began_at
+        problem = ReadProblem(GpuFault.SOURCE, reason, since)
+        return GpuState("blind", reason, since, {**state.problems, DRIVER: problem})
 
     def known(self) -> frozenset[str]:
-        """The GPUs to watch: those chosen, or all that were ever shown."""
+        """The GPUs to watch: the chosen ones, or all that were ever listed."""
         return self._wanted
 
     def answering(self) -> frozenset[str]:
-        """Those of them that could be read at the last look; none while a call hangs."""
-        state = self.state()  # one value: who answers and who is in trouble are of the same look
-        return frozenset() if DRIVER in state.troubles else state.answering
+        """Those of them that could be read last; none while a call hangs."""
+        state = self.state()  # read once: answers and problems must be of the same pass
+        return frozenset() if DRIVER in state.problems else state.answering
 
     def identity(self) -> GpusIdentity | None:
-        """Versions and GPUs as last read; None while NVML cannot be opened, and then
-        `state().reason` says why.
+        """Versions and GPUs as last read; None while NVML cannot be opened (`state().reason` says
+        why).
 
-        A GPU that cannot be read keeps what was last known of it, with its processes unknown.
+        A GPU that cannot be read keeps its last known properties, with its processes unknown.
         """
         return self._identity
 
@@ -149,18 +149,16 @@ class GpuWatch:
         return self._readings.last_before(monotonic_ns)
 
     async def after(self, monotonic_ns: int, timeout_s: float = 0.5) -> dict[str, GpuReading]:
-        """The first reading of each GPU that began after that instant, asking the thread for one
-        at once.
-
-        After `timeout_s` it returns those that there are.
+        """The first reading of each GPU that began after that instant. Requests one from the thread
+        at once, and returns after `timeout_s` with those there are.
         """
-        deadline, asked = time.monotonic() + timeout_s, False
+        deadline, requested = time.monotonic() + timeout_s, False
         while True:
             found = self._readings.first_after(monotonic_ns)
             if self._watched <= found.keys() or time.monotonic() >= deadline:
                 return found
-            if not asked:
-                asked = True
+            if not requested:
+                requested = True
                 self._wake.set()
             await asyncio.sleep(0.01)
 
@@ -170,12 +168,11 @@ class GpuWatch:
         while not self._stopping.is_set():
             try:
                 self._tick()
-            except (
-                Exception
-            ) as error:  # whatever it is: a thread that died would look like GPUs that are well
-                log.exception("The GPU watch met an error that it does not know")
+            # any error: a dead thread would look like healthy GPUs
+            except Exception as error:
+                log.exception("Unexpected error in the GPU watch")
                 self._close()
-                unknown = f"the GPU watch met an error that it does not know: {error!r}"
+                unknown = f"unexpected error in the GPU watch: {error!r}"
                 self._fail(unknown, {DRIVER: GpuLostError(DRIVER, unknown, GpuFault.SOURCE)})
             self._wake.wait(self._interval_s)
             self._wake.clear()
@@ -200,16 +197,12 @@ class GpuWatch:
                 self._session = session = self._open_session()
         except GpusUnavailableError as error:
             self._identity = None
-            return self._fail(
-                error.reason,
-                self._without_session(error),
-                absent=error.kind == "absent" and not self._seen,
-            )
-        self._seen, self._identity_due = True, 0.0
+            absent = error.kind == "absent" and not self._was_open
+            return self._fail(error.reason, without_session(error, self._wanted), absent)
+        self._was_open, self._identity_due = True, 0.0
         self._wanted |= frozenset(session.uuids if self._auto else ())
-        ours = self._auto or not self._wanted <= set(
-            session.uuids
-        )  # a GPU that is missing may be an unreadable one
+        # A GPU that is missing may be an unreadable one.
+        ours = self._auto or not self._wanted <= set(session.uuids)
         self._lost = dict(session.unreadable) if ours else {}
         return None
 
@@ -224,10 +217,10 @@ class GpuWatch:
         gpus = known | {gpu.uuid: gpu for gpu in found.gpus}
         hidden = {
             *(self._wanted - gpus.keys()),
-            *(self._nameless(self._lost) if self._wanted <= set(session.uuids) else ()),
+            *(without_uuid(self._lost, self._wanted) if self._wanted <= set(session.uuids) else ()),
         }
-        mine = tuple(gpus[uuid] for uuid in sorted(self._wanted & gpus.keys()))
-        self._identity = replace(found, gpus=mine, hidden=tuple(sorted(hidden)))
+        wanted = tuple(gpus[uuid] for uuid in sorted(self._wanted & gpus.keys()))
+        self._identity = replace(found, gpus=wanted, hidden=tuple(sorted(hidden)))
 
     def _poll(self, session: GpuSession) -> None:
         for uuid in sorted(self._wanted - self._lost.keys()):
@@ -238,10 +231,8 @@ class GpuWatch:
         self._watched = frozenset(self._wanted - self._lost.keys())
         self._take_events(session)
         if self._lost:
-            self._fail(
-                "; ".join(f"{gpu}: {error.reason}" for gpu, error in sorted(self._lost.items())),
-                self._lost,
-            )
+            reasons = (f"{gpu}: {error.reason}" for gpu, error in sorted(self._lost.items()))
+            self._fail("; ".join(reasons), self._lost)
         else:
             self._pause_s = self._timing.retry_first_s
             self._become("ok", None)
@@ -251,14 +242,13 @@ class GpuWatch:
         with self._call(f"reading {uuid}"):
             reading = session.read(uuid, at, began_ns)
         took_s = (time.monotonic_ns() - began_ns) / 1e9
-        if took_s > self._timing.hang_s:  # its values are of no known moment
+        if took_s > self._timing.hang_s:  # the time of its values is unknown
             raise GpuLostError(
                 uuid, f"a reading took {took_s:.1f} s; the driver may be about to hang: see dmesg"
             )
+        # A dead handle may only return "invalid".
         if all(getattr(reading, f.name) is None for f in fields(reading) if f.name not in LABELS):
-            raise GpuLostError(
-                uuid, "the GPU answers no question; see nvidia-smi -q"
-            )  # a dead handle may only say "invalid"
+            raise GpuLostError(uuid, "the GPU answers no query; see nvidia-smi -q")
         return reading
 
     def _keep(self, reading: GpuReading) -> None:
@@ -269,12 +259,12 @@ class GpuWatch:
         try:
             with self._call("reading events"):
                 events = session.events(datetime.now(UTC))
-        except Exception:  # whatever it is: events are an extra, and must not cost the readings
+        except Exception:  # any error: events are an extra, and must not cost the readings
             log.exception("The faults that the driver reports cannot be read")
             return
         for event in events:
             if event.uuid in self._wanted:
-                log.warning("The driver reports Xid %d for %s", event.xid, event.uuid)
+                log.warning("The driver reported Xid %d for %s", event.xid, event.uuid)
                 self._hand(self._on_event, event)
 
     def _hand_over(self) -> None:
@@ -287,64 +277,17 @@ class GpuWatch:
         try:
             if receive is not None:
                 receive(value)
-        except Exception:  # whatever storing it raised: the watch goes on
-            log.exception("What was seen of the GPUs could not be handed over")
+        except Exception:  # any error of the receiver: the watch goes on
+            log.exception("A GPU window or event could not be stored")
 
-    def _without_session(self, error: GpusUnavailableError) -> Mapping[str, GpuLostError]:
-        """What is blind where no session can be had: known GPUs among those that cannot be listed,
-        or else all of them.
-        """
-        if not error.unreadable:
-            fault = GpuFault.MISMATCH if error.kind == "mismatch" else GpuFault.SOURCE
-            return {DRIVER: GpuLostError(DRIVER, error.reason, fault)}
-        return {
-            **error.unreadable,
-            **{uuid: GpuLostError(uuid, error.reason, GpuFault.MISSING) for uuid in self._wanted},
-        }
-
-    def _nameless(self, lost: Mapping[str, GpuLostError]) -> dict[str, GpuLostError]:
-        return {gpu: error for gpu, error in lost.items() if gpu not in self._wanted | {DRIVER}}
-
-    def _troubles(self, lost: Mapping[str, GpuLostError]) -> Mapping[str, ReadProblem]:
-        """What is blind, each with the time since when. A GPU that cannot be listed has no UUID
-        ("GPU 0"): where known ones are missing, these are they. A GPU that was read before and is
-        shown no more is lost.
-        """
-        missing = {uuid for uuid, error in lost.items() if error.fault is GpuFault.MISSING}
-        nameless = self._nameless(lost)
-        if missing and nameless:
-            same = next(iter(nameless.values()))
-            lost = {
-                gpu: same if gpu in missing else error
-                for gpu, error in lost.items()
-                if gpu not in nameless
-            }
-        now, before = datetime.now(UTC), self._state.troubles
-        found: dict[str, ReadProblem] = {}
-        for gpu, error in lost.items():
-            vanished = error.fault is GpuFault.MISSING and gpu in self._readings
-            key = DRIVER if error.fault in OF_ALL else gpu
-            found[key] = ReadProblem(
-                GpuFault.LOST if vanished else error.fault,
-                error.reason,
-                before[key].since if key in before else now,
-            )
-        lasting = {
-            gpu: trouble
-            for gpu, trouble in before.items()
-            if trouble.fault in BROKEN and gpu in self._wanted - self._watched
-        }
-        return found | {
-            gpu: trouble
-            for gpu, trouble in lasting.items()
-            if gpu not in found or found[gpu].fault not in BROKEN
-        }
-
-    def _fail(self, reason: str, lost: Mapping[str, GpuLostError], absent: bool = False) -> None:
-        """Say why, and open the session again after a pause, unless that is due already."""
-        self._become(
-            "absent" if absent else "blind", reason, {} if absent else self._troubles(lost)
-        )
+    def _fail(self, reason: str, errors: Errors, absent: bool = False) -> None:
+        """Notes the reason, and opens the session again after a pause, unless that is due."""
+        if absent:
+            self._become("absent", reason)
+        else:
+            gpus = Watched(self._wanted, self._watched, self._readings)
+            now, before = datetime.now(UTC), self._state.problems
+            self._become("blind", reason, read_problems(errors, gpus, before, now))
         if self._retry_at is None:
             self._retry_at = time.monotonic() + (self._timing.absent_s if absent else self._pause_s)
             self._pause_s = min(2 * self._pause_s, self._timing.retry_last_s)
@@ -353,32 +296,29 @@ class GpuWatch:
         self,
         status: Literal["ok", "absent", "blind"],
         reason: str | None,
-        troubles: Mapping[str, ReadProblem] | None = None,
+        problems: Mapping[str, ReadProblem] | None = None,
     ) -> None:
         before = self._state
         since = before.since if before.status == status else datetime.now(UTC)
-        self._state = GpuState(status, reason, since, troubles or {}, self._watched)
+        self._state = GpuState(status, reason, since, problems or {}, self._watched)
         if (status, reason) != (before.status, before.reason):
-            log.log(
-                logging.WARNING if status == "blind" else logging.INFO,
-                "GPU watch: %s",
-                reason or "all GPUs read",
-            )
+            level = logging.WARNING if status == "blind" else logging.INFO
+            log.log(level, "GPU watch: %s", reason or "all GPUs can be read")
 
     def _close(self) -> None:
         self._watched = frozenset()
         self._state = replace(self._state, answering=self._watched)
         session, self._session = self._session, None
         if session is not None:
-            self._take_events(session)  # what took the GPU down may have come since the last look
+            self._take_events(session)  # the fault may have been reported since the last pass
             with self._call("closing the session"):
                 session.close()
 
     @contextlib.contextmanager
     def _call(self, what: str) -> Iterator[None]:
         """Marks a call that may hang, for `state()`."""
-        self._calling = (what, time.monotonic(), datetime.now(UTC))
+        self._call_now = _Call(what, time.monotonic(), datetime.now(UTC))
         try:
             yield
         finally:
-            self._calling = None
+            self._call_now = None

@@ -1,1 +1,1 @@
-"""What a server says of itself: API, metrics page, identity, files and process."""
+"""Readings of a server: API, metrics page, identity, files and process."""

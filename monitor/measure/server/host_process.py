@@ -1,4 +1,4 @@
-"""The server's own process, where it runs on this machine and may be seen: its command line,
+"""The server's own process, where it runs on this machine and may be read: its command line,
 options, environment and start.
 """
 
@@ -12,37 +12,37 @@ from dataclasses import dataclass
 import psutil
 
 DEFAULT_VLLM_PORT = 8000
-SHARED_S = 30.0  # how long one look over the processes of this machine serves all targets
-#: process_start_time_seconds rests on the kernel's boot time in whole seconds, and a server's files
-#: and socket are opened after its start.
+SHARED_S = 30.0  # how long one scan of this machine's processes serves all targets
+#: process_start_time_seconds is based on the kernel's boot time in whole seconds, and a server's
+#: files and socket are opened after its start.
 START_SLACK_S = 2.0
-# Settings that count tokens are no secrets: --max-num-batched-tokens, --tokenizer-mode,
+# Settings that count tokens are not secrets: --max-num-batched-tokens, --tokenizer-mode,
 # --long-prefill-token-threshold.
 _SECRET = re.compile(
     r"key|token(?!s|iz|[-_](?:id|thresh|budget|len))|secret|passw|credential", re.IGNORECASE
 )
-_SECRET_MEMBER = re.compile(
-    rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE
-)  # of a JSON object
+#: Of a JSON object.
+_SECRET_MEMBER = re.compile(rf'("[^"]*(?:{_SECRET.pattern})[^"]*"\s*:\s*)"[^"]*"', re.IGNORECASE)
 _USER_PART = re.compile(r"://[^/@\s]*@")  # of an address
 _OPTION = re.compile(r"--?[A-Za-z]")  # also vLLM's short ones, such as -tp; -1 is a value
-#: Options that have a fingerprint field of their own, or that only say where the server listens and
-#: what it logs.
+#: Options that have a fingerprint field of their own, or that only configure the address and logs.
 _NOT_A_SETTING = re.compile(
-    r"^(model|served-model-name|max-model-len|tokenizer|chat-template|host|port|uds|root-path|ssl-.*|allowed-.*|allow-credentials"
-    r"|uvicorn-.*|disable-uvicorn-.*|log-.*|.*-log-.*|enable-log-.*|disable-log-.*|max-log-len|disable-fastapi-docs|middleware|h11-.*)$"
+    r"^(model|served-model-name|max-model-len|tokenizer|chat-template|host|port|uds|root-path"
+    r"|ssl-.*|allowed-.*|allow-credentials|uvicorn-.*|disable-uvicorn-.*|log-.*|.*-log-.*"
+    r"|enable-log-.*|disable-log-.*|max-log-len|disable-fastapi-docs|middleware|h11-.*)$"
 )
-#: Environment that changes how a server computes. An allow-list: what is not named here is never
-#: read into the history.
+#: Environment variables that change how a server computes. An allow-list: no other variable ever
+#: enters the history.
 _ENVIRONMENT = re.compile(
-    r"^(VLLM_(?!CACHE_ROOT|CONFIG_ROOT|NO_USAGE|DO_NOT|USAGE_|LOGGING_|LOG_|HOST_IP|PORT|RPC_|NCCL_SO).*"
-    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|NCCL_.*|PYTORCH_(CUDA_)?ALLOC_CONF|OMP_NUM_THREADS|TORCH_CUDA_ARCH_LIST)$"
+    r"^(VLLM_(?!CACHE_ROOT|CONFIG_ROOT|NO_USAGE|DO_NOT|USAGE_|LOGGING_|LOG_|HOST_IP|PORT|RPC_"
+    r"|NCCL_SO).*|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|NCCL_.*|PYTORCH_(CUDA_)?ALLOC_CONF"
+    r"|OMP_NUM_THREADS|TORCH_CUDA_ARCH_LIST)$"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """What can be seen of a server's process. `environment` None: not ours to read."""
+    """A server's process as this user may read it. `environment` None: not readable."""
 
     pid: int
     command: tuple[str, ...]
@@ -52,23 +52,22 @@ class ServerProcess:
 
 
 class ProcessHiddenError(Exception):
-    """The process cannot be seen; the text says why and what would help."""
+    """The process cannot be read; the text says why and what to do."""
 
 
 @dataclass(slots=True)
-class _Look:
-    """What one look over all processes of this machine showed."""
+class _Scan:
+    """One scan of all processes of this machine."""
 
     at_s: float  # Unix time, to be compared with a server's start
     age_from_s: float  # monotonic
-    listening: Mapping[int, frozenset[int]]  # who listens, by port
-    launched: list[tuple[int, ServerProcess]] | None = (
-        None  # API servers by the port of their command line; looked for only when needed
-    )
+    listening: Mapping[int, frozenset[int]]  # pids of listening processes by port
+    # API servers by the port of their command line; None: not searched for yet
+    launched: list[tuple[int, ServerProcess]] | None = None
 
     def is_fresh(self, started_s: float | None) -> bool:
-        """Whether it may stand for a new look at a server that started then. One from before knows
-        the server that was there before.
+        """Whether it serves for a server that started then; an earlier scan has that server's
+        predecessor.
         """
         return (
             started_s is not None
@@ -77,24 +76,22 @@ class _Look:
         )
 
 
-_last_look: _Look | None = None
+_last_scan: _Scan | None = None
 
 
 def find_server(port: int, started_s: float | None = None) -> ServerProcess:
     """The vLLM process that listens on a port of this machine. Raises ProcessHiddenError.
 
-    A look over all processes takes 50 ms of Python, and one serves all targets for half a minute:
-    `started_s`, the server's start in Unix time where its metrics page tells it, says which looks
-    know this server. Without it each call looks anew.
+    A scan of all processes takes 50 ms of Python, and one serves all targets for half a minute:
+    `started_s`, the server's start in Unix time where its metrics page has it, says which scans
+    include this server. Without it each call scans again.
     """
-    look = _look(started_s)
-    pids = look.listening.get(port, frozenset())
-    candidates = [p for p in (_process(pid) for pid in pids) if p is not None] or _by_command(
-        look, port
-    )
+    scan = _scan(started_s)
+    listening = [_process(pid) for pid in scan.listening.get(port, frozenset())]
+    candidates = [p for p in listening if p is not None] or _by_command(scan, port)
     vllm = [p for p in candidates if any("vllm" in word.lower() for word in p.command)]
     if not vllm:
-        whose = "a process that is not vLLM" if candidates else "no process that this user may see"
+        whose = "a process that is not vLLM" if candidates else "no process that this user may read"
         raise ProcessHiddenError(
             f"port {port} is held by {whose}; run as the server's user or as root, or the "
             "server is in a container"
@@ -102,11 +99,11 @@ def find_server(port: int, started_s: float | None = None) -> ServerProcess:
     return min(vllm, key=lambda p: p.started_s)  # workers are children of the one that was launched
 
 
-def _look(started_s: float | None) -> _Look:
-    global _last_look  # noqa: PLW0603 - processes belong to the machine, not to a target
-    if _last_look is None or not _last_look.is_fresh(started_s):
-        _last_look = _Look(time.time(), time.monotonic(), _listening())
-    return _last_look
+def _scan(started_s: float | None) -> _Scan:
+    global _last_scan  # noqa: PLW0603 - processes belong to the machine, not to a target
+    if _last_scan is None or not _last_scan.is_fresh(started_s):
+        _last_scan = _Scan(time.time(), time.monotonic(), _listening())
+    return _last_scan
 
 
 def _listening() -> Mapping[int, frozenset[int]]:
@@ -121,16 +118,16 @@ def _listening() -> Mapping[int, frozenset[int]]:
     return found
 
 
-def _by_command(look: _Look, port: int) -> list[ServerProcess]:
-    """Where sockets may not be looked at, command lines usually may: the vLLM server launched with
-    this port.
+def _by_command(scan: _Scan, port: int) -> list[ServerProcess]:
+    """The vLLM server launched with this port: where sockets may not be read, command lines usually
+    may.
     """
-    if look.launched is None:
-        seen = [_process(process.pid) for process in psutil.process_iter()]
-        look.launched = [
-            (_port_of(p.command), p) for p in seen if p is not None and _is_api_server(p.command)
+    if scan.launched is None:
+        found = [_process(process.pid) for process in psutil.process_iter()]
+        scan.launched = [
+            (_port_of(p.command), p) for p in found if p is not None and _is_api_server(p.command)
         ]
-    return [process for its_port, process in look.launched if its_port == port]
+    return [process for its_port, process in scan.launched if its_port == port]
 
 
 def _is_api_server(command: Sequence[str]) -> bool:
@@ -174,11 +171,11 @@ def _environment(process: psutil.Process) -> Mapping[str, str] | None:
 
 
 def options_of(command: Sequence[str], keep_all: bool = False) -> dict[str, str | bool | list[str]]:
-    """The launch options by name without their dashes; secrets and what has a field of its own are
-    left out unless `keep_all`.
+    """The launch options by name without their dashes; secrets and options with a fingerprint field
+    of their own are left out unless `keep_all`.
     """
     options: dict[str, str | bool | list[str]] = {}
-    # What stands before the launched program belongs to sudo, a shell or Python.
+    # Options before the launched program belong to sudo, a shell or Python.
     index = next(
         (i + 1 for i, word in enumerate(command) if word == "serve" or "api_server" in word), 0
     )
@@ -200,9 +197,7 @@ def options_of(command: Sequence[str], keep_all: bool = False) -> dict[str, str 
 
 
 def shown_command(command: Sequence[str]) -> str:
-    """The command line for people: the value of everything whose name speaks of a secret is
-    masked.
-    """
+    """The command line with the values of secrets masked, for display."""
     words: list[str] = []
     hide_next = False
     for word in command:

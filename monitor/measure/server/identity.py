@@ -1,5 +1,5 @@
-"""What is being served, field by field, each with its source, or with the reason why it is unknown.
-Nothing here raises for a server.
+"""Reads a server's identity, field by field, each with its source or with the reason why it is
+unknown. Never raises for anything that a server does.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
 from urllib.parse import urlsplit
 
 import httpx
 
-from monitor.config.settings import TargetSettings
+from monitor.config.target import TargetSettings
 from monitor.measure.gpu.session import GpusIdentity
 from monitor.measure.server import api
 from monitor.measure.server.host_process import (
@@ -39,7 +39,7 @@ from monitor.model import (
 )
 from monitor.text import one_line, whole_text
 
-#: Fixed texts: what they become is a fingerprint of tokenizer and template. No system role: some
+#: Fixed texts, whose token ids are a fingerprint of tokenizer and template. No system role: some
 #: templates refuse it.
 TEMPLATE_MESSAGES = (
     {"role": "user", "content": "The canary sings at noon."},
@@ -49,8 +49,8 @@ TEMPLATE_MESSAGES = (
 TOKENIZER_TEXT = (
     'The canary sings at noon: 3 × 1.5 = 4.5 — naïve? {"ok": true}\n\tdef f(x): return x'
 )
-#: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is size over length
-#: and moves by itself.
+#: Labels of vllm:cache_config_info that are settings. kv_cache_max_concurrency is not: it is size
+#: over length, and varies by itself.
 KV_SETTINGS = (
     "block_size",
     "cache_dtype",
@@ -62,7 +62,6 @@ KV_SETTINGS = (
     "prefix_caching_hash_algo",
     "sliding_window",
 )
-
 LONGEST_REASON = 300  # characters
 LONGEST_VALUE = 65_536
 LONGEST_HEAD = 200
@@ -70,23 +69,23 @@ LONGEST_HEAD = 200
 
 @dataclass(slots=True)
 class Sources:
-    """What an identity is read from; `None` where a source does not exist for this target."""
+    """The sources of an identity; `None` where this target has no such source."""
 
     settings: TargetSettings
     http: httpx.AsyncClient
     model: str | None
     gpu: GpusIdentity | None
     gpu_reason: str | None  # why `gpu` is None
-    system_fingerprint: str | None  # as the last canary of this process start saw it
+    system_fingerprint: str | None  # from the last canary of this process start
 
 
 class _Fields:
-    """Collects fields; the first source that knows a value wins."""
+    """Collects fields; the first source with a value wins."""
 
     def __init__(self) -> None:
         self.values: dict[str, FingerprintField] = {}
 
-    def known(self, name: str, value: Any, source: str) -> None:
+    def known(self, name: str, value: object, source: str) -> None:
         if value is None:
             return
         try:
@@ -94,7 +93,7 @@ class _Fields:
                 name, role_of(name), kept(value), one_line(source, LONGEST_REASON)
             )
         except (RecursionError, ValueError, TypeError) as error:
-            self.unknown(f"what {source} tells of it cannot be kept: {error}", name)
+            self.unknown(f"the value from {source} cannot be stored: {error}", name)
 
     def unknown(self, reason: str, *names: str) -> None:
         for name in names:
@@ -103,10 +102,10 @@ class _Fields:
             )
 
 
-def kept(value: Any) -> Any:
-    """A value as it is kept, compared and shown: printable text, JSON that every reader takes, and
-    no more of it than somebody reads. Of a longer one the size and a hash are kept, so that a
-    change is still one. Raises ValueError for figures that no JSON holds.
+def kept(value: object) -> object:
+    """A value as it is stored, compared and shown: printable text, portable JSON, and of limited
+    length. A longer value is cut and gets its size and a hash, so that a change still shows.
+    Raises ValueError for numbers that JSON does not have.
     """
     clean = _printable(value)
     text = json.dumps(clean, ensure_ascii=False, sort_keys=True, allow_nan=False)
@@ -118,21 +117,21 @@ def kept(value: Any) -> Any:
     )
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: object) -> object:
     if isinstance(value, str):
         return one_line(whole_text(value), max(1, 10 * len(value)))
     if isinstance(value, Mapping):
-        return {_printable(str(name)): _printable(inner) for name, inner in value.items()}
+        return {str(_printable(str(name))): _printable(inner) for name, inner in value.items()}
     return [_printable(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def role_of(name: str) -> Any:
-    """root, derived or soft."""
+def role_of(name: str) -> Literal["root", "derived", "soft"]:
+    """The role of a field in an identity."""
     return "root" if name in ROOT_FIELDS else "derived" if name in DERIVED_FIELDS else "soft"
 
 
 async def read_identity(sources: Sources, page: ServerPage) -> Fingerprint:
-    """One reading of everything that is cheap to read."""
+    """Reads every source; each of them is cheap."""
     fields = _Fields()
     await _from_api(sources, fields)
     await _from_tokenizer(sources, fields)
@@ -163,19 +162,18 @@ async def _from_api(sources: Sources, fields: _Fields) -> None:
         fields.unknown(f"/v1/models: {error}", *names)
         return
     fields.known("served_models", sorted(model.id for model in served), "/v1/models")
-    model = next(
-        (c for c in served if c.id == sources.model), served[0] if len(served) == 1 else None
-    )
+    only = served[0] if len(served) == 1 else None
+    model = next((entry for entry in served if entry.id == sources.model), only)
     if model is not None:
         fields.known("model_id", model.id, "/v1/models")
         fields.known("model_root", model.root, "/v1/models")
         fields.known("max_model_len", model.max_model_len, "/v1/models")
-    fields.unknown("/v1/models does not tell it", *names)
+    fields.unknown("not in /v1/models", *names)
 
 
 async def _from_tokenizer(sources: Sources, fields: _Fields) -> None:
     model = {} if sources.model is None else {"model": sources.model}
-    bodies: Mapping[str, dict[str, Any]] = {
+    bodies: Mapping[str, dict[str, object]] = {
         "tokenizer_hash": {"prompt": TOKENIZER_TEXT, **model},
         "template_hash": {"messages": list(TEMPLATE_MESSAGES), **model},
     }
@@ -189,7 +187,7 @@ async def _from_tokenizer(sources: Sources, fields: _Fields) -> None:
             fields.known(
                 name, hashlib.sha256(json.dumps(tokens.ids).encode()).hexdigest()[:16], "/tokenize"
             )
-        fields.unknown("/tokenize gives a count without token ids", name)
+        fields.unknown("/tokenize returns a count without token ids", name)
         if "max_model_len" not in fields.values or fields.values["max_model_len"].value is None:
             fields.known("max_model_len", tokens.max_model_len, "/tokenize")
 
@@ -197,28 +195,26 @@ async def _from_tokenizer(sources: Sources, fields: _Fields) -> None:
 def _from_page(page: ServerPage, fields: _Fields) -> None:
     config = page.cache_config
     if config is None:
-        fields.unknown("the metrics page does not tell it", "kv_cache", *SOFT_FIELDS)
+        fields.unknown("not on the metrics page", "kv_cache", *SOFT_FIELDS)
         return
     source = "vllm:cache_config_info"
     fields.known("kv_cache", {name: config[name] for name in KV_SETTINGS if name in config}, source)
     for name in SOFT_FIELDS:
         value = config.get(name, "")
         fields.known(name, int(value) if value.isdecimal() and len(value) < 16 else None, source)
-    fields.unknown(f"{source} does not tell it", *SOFT_FIELDS)
+    fields.unknown(f"not in {source}", *SOFT_FIELDS)
 
 
 def _from_gpu(sources: Sources, fields: _Fields) -> None:
-    gpu = sources.gpu
-    if gpu is None:
-        fields.unknown(
-            sources.gpu_reason or "no GPU is watched for this target",
-            "driver_version",
-            "gpu",
-            "cuda_version",
-        )
+    names = ("driver_version", "gpu", "cuda_version")
+    read = sources.gpu
+    if read is None:
+        fields.unknown(sources.gpu_reason or "no GPU is watched for this target", *names)
         return
-    fields.known("driver_version", gpu.driver_version, "NVML")
-    fields.known("cuda_version", gpu.cuda_driver_version, "NVML (the newest the driver can run)")
+    fields.known("driver_version", read.driver_version, "NVML")
+    fields.known("cuda_version", read.cuda_driver_version, "NVML (the newest the driver supports)")
+    chosen = sources.settings.watches_gpus
+    wanted = chosen if isinstance(chosen, list) else None
     gpus = [
         {
             "uuid": gpu.uuid,
@@ -228,22 +224,20 @@ def _from_gpu(sources: Sources, fields: _Fields) -> None:
             "ecc": gpu.ecc,
             "mig": gpu.mig,
         }
-        for gpu in sorted(gpu.gpus, key=lambda c: c.uuid)
-        if not isinstance(sources.settings.watches_gpus, list)
-        or gpu.uuid in sources.settings.watches_gpus
+        for gpu in sorted(read.gpus, key=lambda gpu: gpu.uuid)
+        if wanted is None or gpu.uuid in wanted
     ]
-    chosen = sources.settings.watches_gpus
-    hidden = [gpu for gpu in gpu.hidden if not isinstance(chosen, list) or gpu in chosen]
-    if hidden:  # a GPU that is lost while we start has not been taken out
+    hidden = [uuid for uuid in read.hidden if wanted is None or uuid in wanted]
+    if hidden:  # a GPU that is lost while we start has not been removed
         fields.unknown(f"{', '.join(hidden)} cannot be read", "gpu")
     else:
         fields.known("gpu", gpus or None, "NVML")
-    fields.unknown("NVML does not tell it", "driver_version", "gpu", "cuda_version")
+    fields.unknown("not offered by NVML", *names)
 
 
 def _from_host(settings: TargetSettings, fields: _Fields, page: ServerPage) -> None:
-    """What only this machine knows: the process and the model's files. Runs on a thread: it reads
-    /proc and stats files.
+    """Reads what only this machine has: the process and the model's files. Runs on a thread, since
+    it reads /proc and files.
     """
     names = ("launch_options", "launch_command", "environment")
     process: ServerProcess | None = None
@@ -284,19 +278,19 @@ def _from_files(
     started_s = page.process_start_s or (process.started_s if process else None)
     if started_s is not None and files.newest_s > started_s + START_SLACK_S:
         fields.unknown(
-            f"{source} were changed after the server started; what it serves is older", *names
+            f"{source} were changed after the server started; it serves older ones", *names
         )
         return
     fields.known("model_hash", files.digest, source)
     fields.known("model_family", files.family, source)
     fields.known("quantization", files.quantization, source)
-    fields.unknown("config.json names none", "model_family", "quantization")
+    fields.unknown("not in config.json", "model_family", "quantization")
 
 
 def _model_path(
     settings: TargetSettings, fields: _Fields, process: ServerProcess | None
 ) -> Path | None:
-    """Where the model lies: as configured, or the served root where that is a folder of this
+    """The model's folder: as configured, or the served root where that is a folder of this
     machine.
     """
     if settings.model_path is not None:
@@ -308,5 +302,5 @@ def _model_path(
     path = base / root
     try:
         return path if path.is_dir() else None
-    except (OSError, ValueError):  # somebody else's folder, or a name that no file can have
+    except (OSError, ValueError):  # not readable, or not a valid file name
         return None

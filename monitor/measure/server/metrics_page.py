@@ -1,5 +1,5 @@
-"""The server's /metrics page: fetched within a second or given up, names by an alias table, never a
-zero for what is not there.
+"""The server's /metrics page: fetched within a second or abandoned, names by an alias table, and a
+missing metric is unknown, never zero.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.measure.stream.answer import LARGEST
+from monitor.measure.json_values import LARGEST
 from monitor.model import ServerPage
 
-LATEST_START_S = 253_402_300_799.0  # the end of the year 9999: no calendar goes on after it
-SCRAPE_TIMEOUT_S = 1.0  # a slow page must not delay a canary (DESIGN.md, A sample)
+LATEST_START_S = 253_402_300_799.0  # the end of the year 9999, the last of datetime
+SCRAPE_TIMEOUT_S = 1.0  # a slow page must not delay a canary
 
 #: Our name -> vLLM's names, newest first, the first one present wins. Renames 0.6 -> 0.32:
-#: gpu_cache_usage_perc (#18354), time_in_queue_requests (#9659). Histograms are read as _sum and
-#: _count: their smallest edge is 0.3 s, useless for canaries.
+#: gpu_cache_usage_perc (vLLM pull request 18354), time_in_queue_requests (9659). Of histograms,
+#: _sum and _count are read: their smallest bucket is 0.3 s, useless for canaries.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "process_start_s": ("process_start_time_seconds",),
     "running": ("vllm:num_requests_running",),
@@ -41,30 +40,28 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
 }
+Labelled = tuple[Mapping[str, str], float]  # the labels and the value of a sample
 _SLEEP = "vllm:engine_sleep_state"
 _CACHE = "vllm:cache_config_info"
 _WANTED = frozenset({name for names in ALIASES.values() for name in names} | {_SLEEP, _CACHE})
-_LARGEST = frozenset(
-    {"kv_usage", "process_start_s"}
-)  # over engines the largest counts; everything else is a sum
+#: Fields whose largest value over engines counts; all others are summed.
+_MAX_OVER_ENGINES = frozenset({"kv_usage", "process_start_s"})
 
 
 def parse_page(text: str, at: datetime) -> ServerPage:
-    """The figures of one page. Raises ValueError when it is no Prometheus exposition.
+    """The figures of one page. Raises ValueError when it is not a Prometheus exposition.
 
-    Only the lines of wanted names go to the parser: a page has 750 lines, and parsing them all
+    Only the lines of wanted names go to the parser: a page has 750 lines, and parsing all of them
     takes 12 ms of Python.
     """
     lines = [
         line for line in text.splitlines() if line.split("{", 1)[0].split(" ", 1)[0] in _WANTED
     ]
-    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    samples: dict[str, list[Labelled]] = {}
     for family in text_string_to_metric_families("\n".join(lines) + "\n"):
         for sample in family.samples:
             samples.setdefault(sample.name, []).append((sample.labels, sample.value))
-    values: dict[str, Any] = {
-        field: _value(field, names, samples) for field, names in ALIASES.items()
-    }
+    values = {field: _value(field, names, samples) for field, names in ALIASES.items()}
     cache = samples.get(_CACHE)
     model_names = [
         labels["model_name"]
@@ -83,40 +80,37 @@ def parse_page(text: str, at: datetime) -> ServerPage:
 
 
 def looks_like_metrics(text: str) -> bool:
-    """Whether a page is a Prometheus exposition at all, and not a login page or an error text."""
+    """Whether a page is a Prometheus exposition, and not a login page or an error text."""
     return any(line.startswith(("# HELP ", "# TYPE ")) for line in text.splitlines()[:200])
 
 
-def _value(
-    field: str, names: Iterable[str], samples: Mapping[str, list[tuple[Mapping[str, str], float]]]
-) -> float | None:
+def _value(field: str, names: Iterable[str], samples: Mapping[str, list[Labelled]]) -> float | None:
     for name in names:
         found = [value for _, value in samples.get(name, ()) if math.isfinite(value)]
         if found:
-            told = max(found) if field in _LARGEST else sum(found)
-            known = (
-                0 <= told < LATEST_START_S if field == "process_start_s" else abs(told) < LARGEST
-            )
-            return told if known else None
+            value = max(found) if field in _MAX_OVER_ENGINES else sum(found)
+            is_start = field == "process_start_s"
+            plausible = 0 <= value < LATEST_START_S if is_start else abs(value) < LARGEST
+            return value if plausible else None
     return None
 
 
-def _asleep(states: list[tuple[Mapping[str, str], float]] | None) -> bool | None:
+def _asleep(states: list[Labelled] | None) -> bool | None:
     awake = [value for labels, value in states or () if labels.get("sleep_state") == "awake"]
     return None if not awake else not any(awake)
 
 
-def _aborted(finished: list[tuple[Mapping[str, str], float]] | None) -> float | None:
-    """Requests that ended as `abort`. A client that merely left is not counted there (vLLM
-    #31503).
+def _aborted(finished: list[Labelled] | None) -> float | None:
+    """Requests that ended as `abort`. A client that left is not counted there (vLLM issue
+    31503).
     """
     values = [value for labels, value in finished or () if labels.get("finished_reason") == "abort"]
     return sum(values) if values else None
 
 
 class MetricsPage:
-    """Reads one target's metrics page. The parsing happens on another thread: this loop takes time
-    stamps.
+    """Reads one target's metrics page. Parsing runs on another thread: the loop takes
+    timestamps.
     """
 
     def __init__(
@@ -127,8 +121,8 @@ class MetricsPage:
         self._timeout_s = timeout_s
 
     async def read(self) -> ServerPage:
-        """One reading. Never raises: a page that does not come has its state for a reason, and
-        every figure unknown.
+        """One reading. Never raises: where there is no page, `state` says why and every figure is
+        unknown.
         """
         at = datetime.now(UTC)
         try:
@@ -144,7 +138,7 @@ class MetricsPage:
             if not looks_like_metrics(response.text):
                 return ServerPage(at=at, state="unreadable")
             return await asyncio.to_thread(parse_page, response.text, at)
-        # the parser raises many kinds on lines that are no metrics, and the header may name any
-        # codec as the charset
+        # The parser raises many types for lines that are not metrics, and the header may name any
+        # codec as the charset.
         except Exception:
             return ServerPage(at=at, state="unreadable")

@@ -1,18 +1,16 @@
-"""When bytes came and went, as near to the wire as a program can tell: the kernel notes when each
-packet arrived, and we ask it.
+"""Connections that know when bytes arrived and left, as close to the wire as a program can measure.
 
-A time stamp of our own is late by whatever this process or this machine does when the bytes come:
-another callback of the loop, a thread that holds the interpreter, a collection of garbage, other
-people's work. The kernel's stamp is not (SO_TIMESTAMPING; Linux,
-Documentation/networking/timestamping.rst). Where it gives none, the moment of reading serves:
-docs/units.md says where that is.
+A timestamp of our own is late by whatever this process or machine does when the bytes arrive:
+another callback of the loop, a thread that holds the interpreter, a garbage collection, other
+processes. The kernel's stamp is not (stamps.py). Where there is none, the time of reading is used
+(docs/units.md).
 
-Of a read that finds several packets the kernel tells the last one's arrival: a mark is never
-earlier than its bytes, and never later than the reading of them. Inside TLS the same holds record
-by record: a record can be opened only when its last byte is there, and it is handed on before
-anything more is read.
+For a read of several packets the kernel reports the last one's arrival: a mark is never earlier
+than its bytes, and never later than the reading of them. Inside TLS the same holds per record: a
+record can be opened only when its last byte is there, and it is returned before anything more is
+read.
 
-httpcore lets us bring the connection (`network_backend`), and its trace hook hands it out.
+httpcore accepts a connection of ours (`network_backend`), and its trace hook returns it.
 """
 
 from __future__ import annotations
@@ -21,65 +19,59 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import struct
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import httpcore
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSAttribute, TLSStream
 
+from monitor.measure.stream.stamps import ANCILLARY_BYTES, request_stamps, stamp
 from monitor.measure.stream.tcp import connected_socket, why
 
-SO_TIMESTAMPING = 37  # asm-generic/socket.h; the module `socket` has no name for it
-#: linux/net_tstamp.h: SOF_TIMESTAMPING_RX_SOFTWARE (take a stamp when a packet comes) and
-#: SOF_TIMESTAMPING_SOFTWARE (tell it).
-TAKE_AND_TELL = 1 << 3 | 1 << 4
-ANCILLARY_BYTES = socket.CMSG_SPACE(
-    3 * struct.calcsize("@ll")
-)  # struct scm_timestamping: three timespecs, the first is the software's
 READ_BYTES = 65_536
-# the two clocks may be slewed against each other by so much between two reads; more is a clock that
-# was set
-CLOCKS_APART_NS = 1_000_000
-TIGHT_NS = 5_000
-ARRIVED, FIRST_WRITE = (
-    "arrived_ns",
-    "first_write_ns",
-)  # what `get_extra_info` answers besides httpcore's own names
+#: Names that `get_extra_info` answers besides httpcore's own.
+ARRIVED, FIRST_WRITE = "arrived_ns", "first_write_ns"
 
 
-def arrived_ns(network: Any) -> int:
-    """When the bytes that were read last came to this machine (monotonic); now, on a connection
-    that does not tell or on none.
+class Network(Protocol):
+    """An open connection; ours or httpcore's own."""
+
+    def get_extra_info(self, info: str) -> Any:
+        """The value of this name, or None."""
+        ...
+
+
+def arrived_ns(network: Network | None) -> int:
+    """The monotonic arrival time of the last bytes that were read; now, without a connection or on
+    one that does not know it.
     """
     found: int | None = None if network is None else network.get_extra_info(ARRIVED)
     return time.monotonic_ns() if found is None else found
 
 
-def first_write_ns(network: Any) -> int | None:
-    """When the request's first byte was handed to the kernel (monotonic); None on a connection that
-    does not tell.
+def first_write_ns(network: Network | None) -> int | None:
+    """The monotonic time at which the request's first byte was passed to the kernel; None on a
+    connection that does not know it.
     """
     found: int | None = None if network is None else network.get_extra_info(FIRST_WRITE)
     return found
 
 
 class Backend(httpcore.AsyncNetworkBackend):
-    """Opens connections that know when their bytes came."""
+    """Opens connections that know when their bytes arrived."""
 
     async def connect_tcp(
         self,
         host: str,
         port: int,
         timeout: float | None = None,
-        local_address: str | None = None,  # noqa: ARG002 - the signature is httpcore's; our pool sets none
+        local_address: str | None = None,  # noqa: ARG002 - httpcore's signature; our pool sets none
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection. Raises httpcore.ConnectTimeout or httpcore.ConnectError."""
+        """Opens a connection. Raises httpcore.ConnectTimeout or httpcore.ConnectError."""
         try:
             async with asyncio.timeout(timeout):
                 sock = await connected_socket(host, port)
@@ -90,30 +82,29 @@ class Backend(httpcore.AsyncNetworkBackend):
         for option in socket_options or ():
             sock.setsockopt(*option)
         wire = Wire(sock)
-        return Connection(wire, wire)
+        return TimedConnection(wire, wire)
 
     async def sleep(self, seconds: float) -> None:
-        """As httpcore wants it."""
+        """Sleeps; httpcore's interface."""
         await asyncio.sleep(seconds)
 
 
 class Wire(ByteStream):
-    """A connected socket. `arrived_ns`: when the bytes that were received last came to this
-    machine; None before the first.
+    """A connected socket. `arrived_ns`: when the last received bytes arrived; None before the
+    first.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] | None = None
-        self.not_before_ns = (
-            time.monotonic_ns()
-        )  # no mark is earlier: the opening, the first write, the last arrival
+        # No mark is earlier than this: the opening, the first write, the last arrival.
+        self.not_before_ns = time.monotonic_ns()
         self.arrived_ns: int | None = None
-        ask_for_stamps(sock)
+        request_stamps(sock)
 
     async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
-        """What has come. Raises EndOfStream at the end, OSError for a connection that broke,
+        """Returns what has arrived. Raises EndOfStream at the end, OSError for a broken connection,
         ClosedResourceError after aclose.
         """
         waited = False
@@ -130,9 +121,8 @@ class Wire(ByteStream):
             if not data:
                 raise anyio.EndOfStream
             if not waited:
-                await asyncio.sleep(
-                    0
-                )  # a peer that never pauses must not keep the loop from everybody else
+                # A peer that never pauses must not block the loop.
+                await asyncio.sleep(0)
             return data
 
     async def _readable(self) -> None:
@@ -149,27 +139,26 @@ class Wire(ByteStream):
         self._ready = None
 
     async def send(self, item: bytes) -> None:
-        """All of it."""
+        """Sends all bytes."""
         await self._loop.sock_sendall(self._sock, item)
 
     async def send_eof(self) -> None:
-        """No more from us."""
+        """Ends our side of the stream."""
         self._sock.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
-        """Let go of it; whoever still waits for bytes is told."""
+        """Closes the socket, and wakes a pending `receive`."""
         if self._ready is not None:
             _settle(self._ready)
         self._stop_waiting()
         with contextlib.suppress(OSError):  # closed already, or nothing there
-            self._sock.recv(
-                READ_BYTES
-            )  # what lies unread would make the kernel send a reset in place of a farewell
+            # Unread bytes would make the kernel send a reset instead of a normal close.
+            self._sock.recv(READ_BYTES)
         self._sock.close()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """None; TLSStream asks."""
+        """Empty; TLSStream needs it."""
         return {}
 
 
@@ -178,76 +167,30 @@ def _settle(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def ask_for_stamps(sock: socket.socket) -> bool:
-    """Switch the kernel's stamps on; False where it has none to give (another system, a sandbox):
-    the moment of reading serves.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, TAKE_AND_TELL)
-    except OSError:
-        return False
-    return True
-
-
-def stamp(ancillary: Iterable[tuple[int, int, bytes]], not_before_ns: int) -> int:
-    """When the bytes came, as monotonic time, from what the kernel told with them; now, where it
-    told nothing.
-
-    The kernel stamps by the wall clock. A stamp from before `not_before_ns` or from the future was
-    made by a clock that has been set since, and is not believed.
-    """
-    for level, kind, data in ancillary:
-        if (
-            level == socket.SOL_SOCKET
-            and kind == SO_TIMESTAMPING
-            and len(data) >= struct.calcsize("@ll")
-        ):
-            seconds, nanoseconds = struct.unpack_from("@ll", data)
-            arrived: int = seconds * 10**9 + nanoseconds - wall_less_monotonic_ns()
-            if not_before_ns - CLOCKS_APART_NS <= arrived <= time.monotonic_ns():
-                return max(arrived, not_before_ns)
-    return max(time.monotonic_ns(), not_before_ns)
-
-
-def wall_less_monotonic_ns() -> int:
-    """How far the wall clock is ahead of the monotonic one: the tightest of a few readings, since a
-    thread may cut in between the two.
-    """
-    best_ns, difference_ns = 2**63, 0
-    for _ in range(4):
-        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        if after - before < best_ns:
-            best_ns, difference_ns = after - before, wall - (before + after) // 2
-        if best_ns <= TIGHT_NS:
-            break
-    return difference_ns
-
-
-class Connection(httpcore.AsyncNetworkStream):
-    """What httpcore reads and writes: the wire itself, or TLS on it."""
+class TimedConnection(httpcore.AsyncNetworkStream):
+    """The stream that httpcore reads and writes: the wire itself, or TLS on it."""
 
     def __init__(self, stream: ByteStream, wire: Wire) -> None:
         self._stream, self._wire = stream, wire
         self._first_write_ns: int | None = None
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Empty at the end. Raises httpcore.ReadTimeout or httpcore.ReadError."""
+        """Returns the next bytes, empty at the end. Raises httpcore.ReadTimeout or
+        httpcore.ReadError.
+        """
         try:
             async with asyncio.timeout(timeout):
                 return await self._stream.receive(max_bytes)
         except anyio.EndOfStream:
             return b""
-        except (
-            TimeoutError
-        ) as error:  # ours, or that of the system for a peer that has gone without a word
+        # ours, or the system's for a peer that vanished
+        except TimeoutError as error:
             raise httpcore.ReadTimeout(str(error) or f"nothing came within {timeout} s") from error
         except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise httpcore.ReadError(str(error)) from error
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """All of it. Raises httpcore.WriteTimeout or httpcore.WriteError."""
+        """Sends all bytes. Raises httpcore.WriteTimeout or httpcore.WriteError."""
         if not buffer:
             return
         if self._first_write_ns is None:
@@ -261,7 +204,7 @@ class Connection(httpcore.AsyncNetworkStream):
             raise httpcore.WriteError(str(error)) from error
 
     async def aclose(self) -> None:
-        """Let go of it, without TLS's farewell: a server that is gone must not hold us up."""
+        """Closes the socket without a TLS close: a server that is gone must not delay us."""
         await self._wire.aclose()
 
     async def start_tls(
@@ -270,7 +213,7 @@ class Connection(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """The same connection inside TLS. Raises httpcore.ConnectTimeout or
+        """Returns the same connection inside TLS. Raises httpcore.ConnectTimeout or
         httpcore.ConnectError.
         """
         try:
@@ -285,17 +228,16 @@ class Connection(httpcore.AsyncNetworkStream):
             await self.aclose()
             if isinstance(error, TimeoutError):
                 raise httpcore.ConnectTimeout(f"no TLS within {timeout} s") from None
-            if isinstance(
-                error, (OSError, anyio.EndOfStream, anyio.BrokenResourceError)
-            ):  # ssl.SSLError is an OSError
+            # ssl.SSLError is an OSError
+            if isinstance(error, (OSError, anyio.EndOfStream, anyio.BrokenResourceError)):
                 raise httpcore.ConnectError(
-                    str(error) or "the server ended the connection where TLS should begin"
+                    str(error) or "the server closed the connection where TLS should begin"
                 ) from error
             raise
-        return Connection(inside, self._wire)
+        return TimedConnection(inside, self._wire)
 
     def get_extra_info(self, info: str) -> Any:
-        """httpcore asks for the TLS object, we ask for the times."""
+        """Returns the TLS object for httpcore, and the times for us."""
         if info == ARRIVED:
             return self._wire.arrived_ns
         if info == FIRST_WRITE:

@@ -1,6 +1,4 @@
-"""A long prompt that fits: the same fixed text, repeated until it fills the wanted share of a
-server's context.
-"""
+"""Long prompts: a fixed text, repeated until it fills the wanted share of a server's context."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ import httpx
 from monitor.measure.server import api
 from monitor.model import Probe
 
-#: Plain words, so that every tokenizer makes about as many tokens of them; numbered, so that no two
-#: paragraphs are the same.
+#: Plain words, so that every tokenizer makes about the same number of tokens; numbered, so that no
+#: two paragraphs are the same.
 PARAGRAPH = (
     "Paragraph {number}. The watch on the hill writes down what it sees at every hour: the "
     "wind, the light, the carts on the road "
@@ -32,8 +30,8 @@ PromptLength = Callable[[Probe], Awaitable[int]]
 async def lengthened(
     http: httpx.AsyncClient, probe: Probe, model: str | None, max_model_len: int
 ) -> Probe:
-    """The probe with its first message lengthened; the question stays at the end. Raises what
-    monitor.measure.server.api raises.
+    """The probe with its first message lengthened; the question stays at the end. Raises the errors
+    of monitor.measure.server.api.
 
     The length is counted by the server's own tokenizer. A server with another context gets another
     prompt, which is another revision.

@@ -1,25 +1,24 @@
-"""What is sent to the server for one canary. Pure."""
+"""The request of one canary. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from monitor.model import Probe
 
-#: In place of the HTTP library's own words, which quote the header and with it the key.
+#: Replaces the HTTP library's own message, which quotes the header and with it the key.
 UNSENDABLE = (
-    "the request cannot be sent: the API key or another header holds a line break or "
-    "a character that no header can carry"
+    "the request cannot be sent: the API key or another header contains a line break or "
+    "a character that is not allowed in a header"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryRequest:
-    """One POST: where, what, and the id that joins it to the server's log (`X-Request-Id`)."""
+    """One POST: path, body, and the id that is logged by the server too (`X-Request-Id`)."""
 
     path: str
-    body: dict[str, Any]
+    body: dict[str, object]
     request_id: str
 
 
@@ -31,12 +30,12 @@ def canary_request(
     """
     sampling = dict(probe.sampling)
     logprobs = sampling.pop("logprobs", None)
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "max_tokens": probe.max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
         "cache_salt": cache_salt,
-        # the only exact count of tokens a chunk, and the base of the quality gate
+        # the only exact count of tokens per chunk, and the basis of the quality gate
         "return_token_ids": True,
         **sampling,
     }
@@ -56,14 +55,12 @@ def canary_request(
     return CanaryRequest(path, body, request_id)
 
 
-def tokenize_body(probe: Probe, model: str | None) -> dict[str, Any]:
+def tokenize_body(probe: Probe, model: str | None) -> dict[str, object]:
     """The body for /tokenize that counts this probe's prompt exactly as the server will see it."""
-    body: dict[str, Any] = {} if model is None else {"model": model}
-    if probe.endpoint == "chat":
-        kwargs = probe.sampling.get("chat_template_kwargs")
-        return (
-            body
-            | {"messages": [dict(m) for m in probe.messages or ()]}
-            | ({"chat_template_kwargs": kwargs} if kwargs else {})
-        )
-    return body | {"prompt": probe.prompt}
+    body: dict[str, object] = {} if model is None else {"model": model}
+    if probe.endpoint != "chat":
+        return body | {"prompt": probe.prompt}
+    body["messages"] = [dict(message) for message in probe.messages or ()]
+    if kwargs := probe.sampling.get("chat_template_kwargs"):
+        body["chat_template_kwargs"] = kwargs
+    return body

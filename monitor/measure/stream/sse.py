@@ -4,17 +4,16 @@ interpretation). Pure.
 
 from __future__ import annotations
 
-MAX_EVENT_BYTES = (
-    8 * 1024 * 1024
-)  # a chunk with 20 alternatives is about 4 kB; beyond this it is no answer but a flood
+# A chunk with 20 alternatives is about 4 kB.
+MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 
 class EventTooLargeError(Exception):
-    """The server sent one event that is larger than any answer of ours can be."""
+    """One event of the server is larger than any answer to a canary can be."""
 
 
 class EventReader:
-    """Collects bytes and hands out the data of each finished event. Comments (keep-alives) are
+    """Collects bytes and returns the data of each finished event. Comments (keep-alives) are
     dropped.
     """
 
@@ -25,10 +24,9 @@ class EventReader:
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data fields of the events that this chunk completes, in order."""
-        if (
-            self._after_cr and chunk[:1] == b"\n"
-        ):  # the second half of a CR LF whose first half ended the last chunk
+        """Returns the data fields of the events that this chunk completes, in order."""
+        # the second half of a CR LF whose first half ended the last chunk
+        if self._after_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]
             self._after_cr = False
         self._buffer += chunk
@@ -44,15 +42,13 @@ class EventReader:
         return events
 
     def pending(self) -> bytes | None:
-        """The data of an event that was begun but not ended by a blank line, if any: the stream
-        broke off there.
-        """
+        """The data of an event that no blank line has ended, if any: the stream broke off there."""
         rest = [*self._data, *([bytes(self._buffer)] if self._buffer else [])]
         return b"\n".join(rest) if rest else None
 
     def _lines(self) -> list[bytes]:
-        """Whole lines; they end with LF, CR LF or CR, and a CR at the end of a chunk may be half of
-        a CR LF.
+        """Takes the whole lines. They end with LF, CR LF or CR, and a CR at the end of a chunk may
+        be half of a CR LF.
         """
         if not self._buffer:
             return []
@@ -68,4 +64,4 @@ class EventReader:
         if name == b"data":
             value = value.removeprefix(b" ")
             self._data.append(value)
-            self._size += len(value) + 1  # the line feed that joins it: empty lines are a flood too
+            self._size += len(value) + 1  # the line feed counts too: empty lines can flood as well

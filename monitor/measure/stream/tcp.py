@@ -1,4 +1,4 @@
-"""Opening a TCP connection by name: each address in turn, a slow one not waited for (RFC 8305,
+"""Opens TCP connections by name: each address in turn, without waiting for a slow one (RFC 8305,
 "Happy Eyeballs").
 """
 
@@ -15,43 +15,43 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 
 async def connected_socket(host: str, port: int) -> socket.socket:
-    """A connected socket that does not block, TCP_NODELAY set. Raises OSError: that of the last
-    address, or for a name without one.
+    """A connected non-blocking socket with TCP_NODELAY. Raises OSError: that of the last address,
+    or for a name without an address.
     """
-    waiting = await _addresses(host, port)
-    trying: set[asyncio.Task[socket.socket]] = set()
+    addresses = await _addresses(host, port)
+    attempts: set[asyncio.Task[socket.socket]] = set()
     failure: BaseException = OSError(f"{host} has no address")
     try:
-        while waiting or trying:
-            if waiting:
-                trying.add(asyncio.create_task(_connect(*waiting.pop(0))))
+        while addresses or attempts:
+            if addresses:
+                attempts.add(asyncio.create_task(_connect(*addresses.pop(0))))
             done, _ = await asyncio.wait(
-                trying,
-                timeout=NEXT_ADDRESS_S if waiting else None,
+                attempts,
+                timeout=NEXT_ADDRESS_S if addresses else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             for task in done:
-                trying.discard(task)
+                attempts.discard(task)
                 error = task.exception()
                 if error is None:
                     return task.result()
                 failure = error
     finally:
-        await _let_go(trying)
+        await _cancelled(attempts)
     raise failure
 
 
-async def _let_go(trying: set[asyncio.Task[socket.socket]]) -> None:
-    for task in trying:
+async def _cancelled(attempts: set[asyncio.Task[socket.socket]]) -> None:
+    for task in attempts:
         task.cancel()
-    for late in await asyncio.gather(*trying, return_exceptions=True):
+    for late in await asyncio.gather(*attempts, return_exceptions=True):
         if isinstance(late, socket.socket):
             late.close()
 
 
 async def _addresses(host: str, port: int) -> list[Address]:
-    """What a name stands for, in the order of preference of this machine. A literal address asks
-    nobody, and waits for no thread.
+    """The addresses of a name, in this machine's order of preference. A literal address needs no
+    resolver, and so no thread.
     """
     try:
         family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6

@@ -1,5 +1,5 @@
-"""Which road a client's requests take: ours, on connections that know when bytes came
-(arrivals.py), or httpx's own through a proxy.
+"""The transport of a client's requests: our own, on connections that time the arrival of bytes
+(arrivals.py), or httpx's through a proxy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import ssl
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import cache
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -20,17 +19,17 @@ from monitor.config.values import is_loopback
 from monitor.measure.stream.arrivals import Backend
 
 if importlib.util.find_spec("sniffio") is None:
-    # httpcore asks for it at every lock it makes (httpcore/_synchronization.py), and each time
-    # Python looks through its whole path for what is not installed: 0.1 ms, six times a request.
-    # Told once that it is not there, Python looks no more.
+    # httpcore imports it for every lock it makes (httpcore/_synchronization.py), and each time
+    # Python searches its whole path for a module that is not installed: 0.1 ms, six times per
+    # request. This entry makes the import fail at once.
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 class Transport(httpx.AsyncBaseTransport):
-    """httpcore's pool on connections of ours. What httpx's own transport does, from public parts
-    only: httpx passes no backend through.
+    """httpcore's pool on our own connections. Does what httpx's transport does, from public parts
+    only: httpx does not pass a backend through.
 
-    No connection is kept: see monitor/measure/stream/client.py.
+    No connection is kept alive: see monitor/measure/stream/client.py.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -39,9 +38,9 @@ class Transport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one request; the answer's head. Raises httpx.TransportError."""
+        """Sends one request and returns the response's head. Raises httpx.TransportError."""
         url = request.url
-        asked = httpcore.Request(
+        forwarded = httpcore.Request(
             method=request.method,
             url=httpcore.URL(
                 scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
@@ -50,8 +49,8 @@ class Transport(httpx.AsyncBaseTransport):
             content=request.stream,
             extensions=request.extensions,
         )
-        with _as_httpx_says_it():
-            answer = await self._pool.handle_async_request(asked)
+        with _httpx_exceptions():
+            answer = await self._pool.handle_async_request(forwarded)
         return httpx.Response(
             answer.status,
             headers=answer.headers,
@@ -60,19 +59,19 @@ class Transport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close what is open."""
+        """Closes the open connections."""
         await self._pool.aclose()
 
 
 class _Body(httpx.AsyncByteStream):
-    """The answer's body as it comes."""
+    """The body of a response as it comes."""
 
     def __init__(self, answer: httpcore.Response) -> None:
         self._answer = answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        assert isinstance(self._answer.stream, AsyncIterable)  # noqa: S101 - of an asynchronous pool it is
-        with _as_httpx_says_it():
+        assert isinstance(self._answer.stream, AsyncIterable)  # noqa: S101 - true of an asynchronous pool
+        with _httpx_exceptions():
             async for part in self._answer.stream:
                 yield part
 
@@ -80,26 +79,22 @@ class _Body(httpx.AsyncByteStream):
         await self._answer.aclose()
 
 
-#: httpx has an exception of the same name for each of httpcore's that reaches a caller.
+#: For each exception of httpcore that reaches a caller, httpx has one of the same name.
 _NAMES = (
-    *(
-        "ConnectTimeout",
-        "ReadTimeout",
-        "WriteTimeout",
-        "PoolTimeout",
-        "TimeoutException",
-        "ConnectError",
-        "ReadError",
-        "WriteError",
-    ),
-    *(
-        "NetworkError",
-        "ProxyError",
-        "UnsupportedProtocol",
-        "LocalProtocolError",
-        "RemoteProtocolError",
-        "ProtocolError",
-    ),
+    "ConnectTimeout",
+    "ReadTimeout",
+    "WriteTimeout",
+    "PoolTimeout",
+    "TimeoutException",
+    "ConnectError",
+    "ReadError",
+    "WriteError",
+    "NetworkError",
+    "ProxyError",
+    "UnsupportedProtocol",
+    "LocalProtocolError",
+    "RemoteProtocolError",
+    "ProtocolError",
 )
 EXCEPTIONS: dict[type[Exception], type[httpx.TransportError]] = {
     getattr(httpcore, name): getattr(httpx, name) for name in _NAMES
@@ -107,20 +102,12 @@ EXCEPTIONS: dict[type[Exception], type[httpx.TransportError]] = {
 
 
 @contextmanager
-def _as_httpx_says_it() -> Iterator[None]:
+def _httpx_exceptions() -> Iterator[None]:
     try:
         yield
     except tuple(EXCEPTIONS) as error:
-        said = next(EXCEPTIONS[kind] for kind in type(error).__mro__ if kind in EXCEPTIONS)
-        raise said(str(error)) from error
-
-
-@cache
-def well_known_authorities() -> ssl.SSLContext:
-    """The well-known certificate authorities, read once: 20 ms and 0.7 MB that each client of a
-    fleet would spend again.
-    """
-    return httpx.create_ssl_context()
+        mapped = next(EXCEPTIONS[kind] for kind in type(error).__mro__ if kind in EXCEPTIONS)
+        raise mapped(str(error)) from error
 
 
 def goes_through_a_proxy(url: str) -> bool:
@@ -136,9 +123,9 @@ def goes_through_a_proxy(url: str) -> bool:
     )
 
 
-def roads(url: str, context: ssl.SSLContext) -> dict[str, httpx.AsyncBaseTransport]:
-    """`mounts` of httpx for a server at `url`: our road for its address; everything else goes as
-    the environment says.
+def mounts(url: str, context: ssl.SSLContext) -> dict[str, httpx.AsyncBaseTransport]:
+    """httpx `mounts` for a server at `url`: our transport for its address; for everything else the
+    environment decides.
     """
     if goes_through_a_proxy(url):
         return {}

@@ -1,9 +1,9 @@
-"""Figures of a CSV file that contradict one another throughout: then one of them is in another unit
-(monitor/replay/csv/units.py).
+"""Finds figures of a CSV file that contradict each other throughout: one of them is in another unit
+(units.py).
 
-An answer's times, tokens and rate must agree: e2e = ttft + (tokens - 1) / rate, within what a first
-chunk of several tokens and the end of the stream do to it; the gap between two tokens is one over
-the rate, or more where a chunk brings several.
+An answer's times, tokens and rate must agree: e2e = ttft + (tokens - 1) / rate, up to a first chunk
+of several tokens and the end of the stream; the gap between two tokens is the inverse of the rate,
+or more with several tokens per chunk.
 """
 
 from __future__ import annotations
@@ -17,38 +17,31 @@ from typing import NamedTuple
 from monitor.replay.csv.units import Bulk, Wrong, quantile
 
 FEW_TOKENS = 8  # docs/units.md: with fewer there is no rate
-SURE_TOKENS = (
-    32  # with fewer a first chunk of two tokens makes a rate differ by more than is looked for
-)
-GROSS = 3.0  # a rate so many times beside what the times make it is in another unit, whichever
-FITS, DIFFERS, GAP_DIFFERS = (
-    0.1,
-    0.06,
-    0.15,
-)  # in ln: as good as the same, and not the same by the times, and by the gaps
-FASTEST_TOK_S = 20_000.0  # of one answer; the fastest machines make some thousand
-# samples further apart than this are a schedule, and not a load test with many clients
+SURE_TOKENS = 32  # with fewer, a first chunk of two tokens changes the rate more than DIFFERS
+GROSS = 3.0  # a rate that differs from the times by this factor is in another unit
+# in ln: practically equal; different from the times; and different from the gaps
+FITS, DIFFERS, GAP_DIFFERS = 0.1, 0.06, 0.15
+FASTEST_TOK_S = 20_000.0  # of one answer; the fastest machines generate some thousand
+# Samples further apart than this come from a schedule, not from a load test with many clients.
 SCHEDULED_US = 20_000_000.0
-UNDER_WAY = (
-    3.0  # answers of one probe at a time, which no schedule leads to for the most part of a file
-)
-# the longest that a reading of a GPU's counters is late (exporters are read every 30 to 60 s)
+OVERLAP = 3.0  # concurrent answers of one probe, which no schedule causes in most of a file
+# the largest delay of a reading of a GPU's counters (exporters read every 30 to 60 s)
 POLL_MS = 60_000.0
-ENOUGH = 20  # rows, to tell a unit from a counter that was reset once
+ENOUGH = 20  # rows, to distinguish a unit from a counter that was reset once
 
 
 class _Rated(NamedTuple):
     place: int
     rate: float
-    expected: float  # tokens a second, as the times or the gaps make it
+    expected: float  # tokens per second, from the times or the gaps
     by_times: bool
     sure: bool
 
 
 def contradictions(bulk: Bulk) -> list[Wrong]:
-    """What the figures of most rows say against a column; the first sentence for each column."""
+    """The columns that most rows contradict; one sentence for each column."""
     rated = list(_rated(bulk))
-    said = chain(
+    candidates = chain(
         _order(bulk),
         _rates(bulk, rated),
         _too_fast(bulk),
@@ -59,27 +52,24 @@ def contradictions(bulk: Bulk) -> list[Wrong]:
         _throttled(bulk),
     )
     found: dict[str, Wrong] = {}
-    for wrong in said:
+    for wrong in candidates:
         found.setdefault(wrong.column, wrong)
     return list(found.values())
 
 
 def doubts(bulk: Bulk) -> list[str]:
-    """Times that are unusually long, where nothing in the file tells whether they are
-    microseconds.
-    """
+    """Unusually long times, where nothing in the file proves whether they are microseconds."""
     if _confirmed(list(_rated(bulk))):
         return []
-    told = []
+    found = []
     for name, unusual_ms in (("ttft_ms", 10_000.0), ("e2e_ms", 300_000.0)):
         values = [value for _, (value,) in bulk.known(name)]
         if values and (middle := quantile(values, 0.5)) > unusual_ms:
-            seconds = f"{name} is {middle:,.0f} in the middle, which is {middle / 1000:,.0f} s"
-            told.append(
-                f"{seconds}; if it is in microseconds, divide by 1,000, since nothing else in "
-                "the file tells"
+            found.append(
+                f"{name} has a median of {middle:,.0f}, which is {middle / 1000:,.0f} s; if it is "
+                "in microseconds, divide by 1,000 (nothing else in the file shows the unit)"
             )
-    return told
+    return found
 
 
 def _rated(bulk: Bulk) -> Iterator[_Rated]:
@@ -99,14 +89,13 @@ def _rated(bulk: Bulk) -> Iterator[_Rated]:
             yield _Rated(
                 place, rate, (tokens - 1) * 1000 / (e2e - ttft), True, tokens >= SURE_TOKENS
             )
-        elif (
-            gap and speculated is None
-        ):  # a chunk of several tokens makes the gap a multiple of what it is looked at for
+        # With several tokens per chunk the gap is a multiple of the time per token.
+        elif gap and speculated is None:
             yield _Rated(place, rate, 1000 / gap, False, True)
 
 
 def _confirmed(rated: Iterable[_Rated]) -> bool:
-    """Whether the times agree with the rate that stands beside them."""
+    """Whether the times agree with the rates of the same rows."""
     near = [1 / 1.5 < of.rate / of.expected < 1.5 for of in rated if of.by_times]
     return bool(near) and sum(near) > len(near) / 2
 
@@ -118,26 +107,26 @@ def _order(bulk: Bulk) -> Iterator[Wrong]:
     wrong = [pair for pair in pairs if pair[1] > 1.05 * pair[2]]
     if len(wrong) > len(pairs) / 2:
         place, ttft, e2e = wrong[0]
-        told = (
-            f"is {ttft:g} where e2e_ms is {e2e:g}, and no answer ends before its first token; "
-            "both are in milliseconds: divide ttft_ms by "
-            "1,000 if it is in microseconds, or multiply e2e_ms by 1,000 if it is in seconds"
+        text = (
+            f"is {ttft:g} where e2e_ms is {e2e:g}, but no answer ends before its first token; both "
+            "columns are in milliseconds: divide ttft_ms by 1,000 if it is in microseconds, or "
+            "multiply e2e_ms by 1,000 if it is in seconds"
         )
-        yield Wrong(bulk.rows[place], "ttft_ms", told)
+        yield Wrong(bulk.rows[place], "ttft_ms", text)
 
 
 def _rates(bulk: Bulk, rated: list[_Rated]) -> Iterator[Wrong]:
-    """A rate that is the time for a token, or times in another unit beside a good rate."""
+    """Finds rates that are times per token, and times in another unit with correct rates."""
     for unit, per, mend in (
-        ("milliseconds", 1000.0, "write 1000 over it"),
-        ("seconds", 1.0, "write 1 over it"),
+        ("milliseconds", 1000.0, "convert with 1000 / value"),
+        ("seconds", 1.0, "convert with 1 / value"),
     ):
         inverted = [of for of in rated if of.sure and _is_inverted(of, per)]
         if len(inverted) > len(rated) / 2 or (rated and _runs_against(rated, per)):
             of = (inverted or rated)[0]
-            made = f"where the sample's own times make {of.expected:.3g} tokens a second"
-            told = f"is {of.rate:g} {made}; it looks like {unit} a token: {mend}"
-            yield Wrong(bulk.rows[of.place], "decode_tok_s", told)
+            expected = f"where the sample's own times make {of.expected:.3g} tokens per second"
+            text = f"is {of.rate:g} {expected}; it looks like {unit} per token: {mend}"
+            yield Wrong(bulk.rows[of.place], "decode_tok_s", text)
             return
     timed = [of for of in rated if of.by_times]
     gross = [of for of in timed if not 1 / GROSS < of.rate / of.expected < GROSS]
@@ -155,8 +144,8 @@ def _is_inverted(of: _Rated, per: float) -> bool:
 
 
 def _runs_against(rated: list[_Rated], per: float) -> bool:
-    """About 31.6 tokens a second are 31.6 ms a token: then only that one rises as the other falls
-    tells them apart.
+    """Whether rate and expected rate are inversely correlated. About 31.6 tokens per second are
+    31.6 ms per token, so that near this value only the correlation shows the unit.
     """
     rates, expected = [log(of.rate) for of in rated], [log(of.expected) for of in rated]
     if (
@@ -174,23 +163,23 @@ def _runs_against(rated: list[_Rated], per: float) -> bool:
 def _gross(bulk: Bulk, gross: list[_Rated]) -> Wrong:
     ratio = quantile([of.rate / of.expected for of in gross], 0.5)
     of = gross[0]
-    made = f"the sample's own times make {of.expected:.3g} tokens a second"
+    expected = f"the sample's own times make {of.expected:.3g} tokens per second"
     e2e = bulk.columns["e2e_ms"][of.place] or 0.0
     for about, unit, mend in (
         (1000.0, "microseconds", "divide the times by 1,000"),
         (0.001, "seconds", "multiply the times by 1,000"),
     ):
         if about / GROSS < ratio < about * GROSS:
-            told = (
-                f"is {e2e:g}: {made} where decode_tok_s is {of.rate:g}; it looks like "
+            text = (
+                f"is {e2e:g}: {expected} where decode_tok_s is {of.rate:g}; it looks like "
                 f"{unit}, the column is in milliseconds: {mend}"
             )
-            return Wrong(bulk.rows[of.place], "e2e_ms", told)
-    told = (
-        f"is {of.rate:g} where {made}; the column is in tokens a second: if it is "
-        "milliseconds a token, write 1000 over it"
+            return Wrong(bulk.rows[of.place], "e2e_ms", text)
+    text = (
+        f"is {of.rate:g} where {expected}; the column is in tokens per second: if it is in "
+        "milliseconds per token, convert with 1000 / value"
     )
-    return Wrong(bulk.rows[of.place], "decode_tok_s", told)
+    return Wrong(bulk.rows[of.place], "decode_tok_s", text)
 
 
 def _too_fast(bulk: Bulk) -> Iterator[Wrong]:
@@ -202,15 +191,15 @@ def _too_fast(bulk: Bulk) -> Iterator[Wrong]:
     fast = [row for row in rows if row[1] * 1000 / row[2] > FASTEST_TOK_S]
     if len(fast) > len(rows) / 2:
         place, tokens, e2e = fast[0]
-        told = (
+        text = (
             f"is {e2e:g} for {tokens:g} tokens; it looks like seconds, the column is in "
             "milliseconds: multiply by 1,000"
         )
-        yield Wrong(bulk.rows[place], "e2e_ms", told)
+        yield Wrong(bulk.rows[place], "e2e_ms", text)
 
 
 def _first_tokens(bulk: Bulk) -> Iterator[Wrong]:
-    """What an answer took beyond its tokens is its wait for the first one."""
+    """Compares TTFT with the time of an answer that was not decoding."""
     rows, wrong = 0, []
     for place, (ttft, e2e, tokens, rate) in bulk.known(
         "ttft_ms", "e2e_ms", "completion_tokens", "decode_tok_s"
@@ -222,15 +211,15 @@ def _first_tokens(bulk: Bulk) -> Iterator[Wrong]:
                 wrong.append((place, ttft, rest_ms))
     if len(wrong) > rows / 2:
         place, ttft, rest_ms = wrong[0]
-        told = (
+        text = (
             f"is {ttft:g} where {rest_ms:,.0f} ms of the answer were no decoding; it looks "
             "like seconds: multiply by 1,000"
         )
-        yield Wrong(bulk.rows[place], "ttft_ms", told)
+        yield Wrong(bulk.rows[place], "ttft_ms", text)
 
 
 def _parts(bulk: Bulk) -> Iterator[Wrong]:
-    """The queue and the prefill are parts of the wait for the first token."""
+    """Compares queue and prefill time with TTFT, which includes them."""
     for name in ("queue_ms", "prefill_ms"):
         rows = [
             (place, part, ttft)
@@ -240,15 +229,15 @@ def _parts(bulk: Bulk) -> Iterator[Wrong]:
         longer = [row for row in rows if row[1] > 30 * row[2]]
         if len(longer) > len(rows) / 2:
             place, part, ttft = longer[0]
-            told = (
+            text = (
                 f"is {part:g} and a part of ttft_ms, which is {ttft:g}; it looks like "
                 "microseconds: divide by 1,000"
             )
-            yield Wrong(bulk.rows[place], name, told)
+            yield Wrong(bulk.rows[place], name, text)
 
 
 def _gaps(bulk: Bulk) -> Iterator[Wrong]:
-    """A gap is one over the rate, or some times it; short ones say nothing, since chunks may come
+    """Compares gaps with the inverse of the rate. Short gaps prove nothing, since chunks may come
     together.
     """
     for name in ("itl_p50_ms", "itl_p95_ms"):
@@ -273,15 +262,15 @@ def _gaps(bulk: Bulk) -> Iterator[Wrong]:
         ):
             if len(wrong) > share * len(rows):
                 place, gap, _ = wrong[0]
-                told = (
-                    f"is {gap:g} beside the sample's decode_tok_s; it looks like {unit}, "
+                text = (
+                    f"is {gap:g} and contradicts the sample's decode_tok_s; it looks like {unit}, "
                     f"the column is in milliseconds: {mend}"
                 )
-                yield Wrong(bulk.rows[place], name, told)
+                yield Wrong(bulk.rows[place], name, text)
 
 
 def _spacing(bulk: Bulk) -> Iterator[Wrong]:
-    """Samples that a schedule sends do not overlap several times over."""
+    """Finds times so long that scheduled samples would overlap several times."""
     for name in ("e2e_ms", "ttft_ms"):
         every = [
             (place, value, bulk.distance_us(place)) for place, (value,) in bulk.known(name) if value
@@ -291,35 +280,33 @@ def _spacing(bulk: Bulk) -> Iterator[Wrong]:
             for place, value, distance_us in every
             if (distance_us or 0.0) >= SCHEDULED_US
         ]
-        long = [row for row in rows if row[1] * 1000 > UNDER_WAY * (row[2] or 0.0)]
+        long = [row for row in rows if row[1] * 1000 > OVERLAP * (row[2] or 0.0)]
         if len(long) > len(rows) / 2:
             place, value, distance_us = long[0]
             apart_s = (distance_us or 0.0) / 1e6
-            told = (
+            text = (
                 f"is {value:g}, so {value / 1000:,.0f} s, where the samples of its probe are "
-                f"{apart_s:.0f} s apart; it looks like "
-                "microseconds or nanoseconds: divide by 1,000 or by 1,000,000"
+                f"{apart_s:.0f} s apart; it looks like microseconds or nanoseconds: divide by "
+                "1,000 or by 1,000,000"
             )
-            yield Wrong(bulk.rows[place], name, told)
+            yield Wrong(bulk.rows[place], name, text)
 
 
 def _throttled(bulk: Bulk) -> Iterator[Wrong]:
-    """A GPU cannot be held back for longer than it was looked at; two counters may be added up in
-    one.
-    """
+    """Finds throttled times longer than the sample; one column may be the sum of two counters."""
     took = bulk.columns.get("e2e_ms", ())
     for name in ("throttle_thermal_ms", "throttle_power_ms", "throttle_brake_ms"):
-        rows = [(place, held) for place, (held,) in bulk.known(name) if held]
+        rows = [(place, throttled) for place, (throttled,) in bulk.known(name) if throttled]
         longer = [
-            (place, held)
-            for place, held in rows
-            if held > 4 * ((took[place] or 0.0 if took else 0.0) + POLL_MS)
+            (place, throttled)
+            for place, throttled in rows
+            if throttled > 4 * ((took[place] or 0.0 if took else 0.0) + POLL_MS)
         ]
         if len(longer) >= ENOUGH and len(longer) > len(rows) / 2:
-            place, held = longer[0]
-            told = (
-                f"is {held:g} for one sample; it looks like nanoseconds, or like a counter "
-                "since the driver was loaded: the column is how "
-                "long the GPU was held back during this sample, in milliseconds"
+            place, throttled = longer[0]
+            text = (
+                f"is {throttled:g} for one sample; it looks like nanoseconds, or like a counter "
+                "since the driver was loaded: the column is the time throttled during this sample, "
+                "in milliseconds"
             )
-            yield Wrong(bulk.rows[place], name, told)
+            yield Wrong(bulk.rows[place], name, text)

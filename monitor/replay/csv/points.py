@@ -1,10 +1,10 @@
-"""Samples and readings as CSV files, read as points. Any subset of the columns will do;
-`started_at` (of readings: `at`) must be there.
+"""Samples and readings from CSV files, as points. Any subset of the columns is accepted; only
+`started_at` (of readings: `at`) is required.
 
-Columns of samples are named as the fields of a sample (docs/units.md), as `history --format csv`
-writes them; a missing column or an empty cell is unknown. A column in another unit than its name
-says is refused (csvunits.py): a clock in Hz would make every GPU look broken. A GPU that nobody
-named is one GPU of its target all the same.
+Columns of samples have the names of a sample's fields (docs/units.md), as written by `history
+--format csv`; a missing column or an empty cell is unknown. A column in another unit than that of
+its name is refused (units.py): with a clock in Hz every GPU would look broken. Readings without a
+UUID count as one GPU of their target.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from monitor.model import SAMPLE_FIELDS, CanaryPoint, GpuPoint, ServerPoint
 from monitor.replay.csv.cells import HOUR_US, YEARS, Cells, Notes
 from monitor.replay.csv.check import contradictions, doubts
 from monitor.replay.csv.table import Column, CsvError, CsvTable
-from monitor.replay.csv.units import COMPARED, TYPICAL, Bulk
+from monitor.replay.csv.units import COMPARED, TYPICAL, Bulk, ProbeOf
 
-TARGET = "csv"  # what a target is called where the file does not say
+TARGET = "csv"  # the name of a target where the file has none
 NAMED = {"traffic_class": "class", "at_us": "started_at", "process_start_us": "process_start"}
 GPU_NAMED = {
     "at_us": "at",
@@ -27,35 +27,35 @@ GPU_NAMED = {
     **{name: f"{name}_median" for name in ("temp_c", "sm_clock_mhz", "power_w", "util")},
 }
 SERVER_NAMED = {"at_us": "at"}
-UNNAMED = "unnamed"  # the GPU of readings that name none
-#: What tells of a GPU beside a sample.
+UNNAMED = "unnamed"  # the GPU of readings without a UUID
+#: The columns of a sample that describe its GPU.
 OF_GPU = (
-    "gpu_temp_c", "gpu_mem_temp_c", "gpu_margin_c", "sm_clock_mhz", "mem_clock_mhz", "gpu_util", "power_w", "power_limit_w",
-    "vram_used_mib", "throttle_thermal_ms", "throttle_power_ms", "throttle_brake_ms",
-)  # fmt: skip
+    *("gpu_temp_c", "gpu_mem_temp_c", "gpu_margin_c", "sm_clock_mhz", "mem_clock_mhz", "gpu_util"),
+    *("power_w", "power_limit_w", "vram_used_mib"),
+    *("throttle_thermal_ms", "throttle_power_ms", "throttle_brake_ms"),
+)
 
 
 class SampleCsv:
-    """A file of samples. `chunks` gives points by target, in the order in which they were sent."""
+    """A file of samples. `chunks` yields points by target, in the order of their start."""
 
     def __init__(self, path: Path) -> None:
         self._table = CsvTable(path)
         self._header = self._table.header
         self.name = path.name
-        _require(self._table, "started_at", "every sample needs the time at which it was sent")
+        _require(self._table, "started_at", "every sample needs its start")
         self.notes = Notes(ignored=[name for name in self._header if name not in SAMPLE_FIELDS])
-        self._last = (0, frozenset[tuple[Any, ...]]())  # the newest time, and who was measured then
+        # the newest time, and the targets and probes measured then
+        self._last = (0, frozenset[ProbeOf]())
         self._bulk = Bulk()
 
     @property
     def names_targets(self) -> bool:
-        """Whether there is a column that says whose a sample is."""
+        """Whether the file has a target column."""
         return "target" in self._header
 
     def gpus(self) -> dict[str, set[str]]:
-        """Every target of the file, and the GPUs that its samples name. It reads the whole
-        file.
-        """
+        """Every target of the file, with the GPUs named in its samples. Reads the whole file."""
         columns = [name for name in ("target", "gpu_uuid") if name in self._header]
         found: dict[str, set[str]] = {}
         for cells in self._table.distinct(columns):
@@ -65,7 +65,7 @@ class SampleCsv:
         return found or {TARGET: set()}
 
     def chunks(self) -> Iterator[dict[str, list[CanaryPoint]]]:
-        """Raises CsvError."""
+        """Reads the points. Raises CsvError."""
         empty = CanaryPoint(0, 0)
         for start, columns in self._table.chunks():
             reader = Cells(self._table, self.notes, start)
@@ -104,32 +104,26 @@ class SampleCsv:
     def _check_order(
         self, start: int, values: Mapping[str, Sequence[Any]], targets: Sequence[Any]
     ) -> None:
-        """Sorted, and every run once."""
+        """Checks that the file is sorted and has every run once."""
         notes, problems = self.notes, self._table.problems
-        last_us, there = self._last
+        last_us, at_last = self._last
         for number, at_us in enumerate(values["at_us"]):
-            if at_us is None or at_us < YEARS[0]:  # told already
+            if at_us is None or at_us < YEARS[0]:  # reported already
                 continue
             if at_us < last_us:
-                problems.add(
-                    start + number,
-                    "started_at",
-                    "is earlier than in the row before; sort the file by started_at",
-                )
+                text = "is earlier than in the row before; sort the file by started_at"
+                problems.add(start + number, "started_at", text)
             elif at_us == last_us:
-                who = (targets[number], values["probe"][number])
-                if who in there:
-                    problems.add(
-                        start + number,
-                        "started_at",
-                        "repeats the time, target and probe of a row before; a run has one row",
-                    )
-                there |= {who}
+                probe = (targets[number], values["probe"][number])
+                if probe in at_last:
+                    text = "repeats the time, target and probe of a row before; a run has one row"
+                    problems.add(start + number, "started_at", text)
+                at_last |= {probe}
             else:
                 if last_us and at_us - last_us > HOUR_US:
                     notes.gaps.append((last_us, at_us))
-                last_us, there = at_us, frozenset({(targets[number], values["probe"][number])})
-        self._last = (last_us, there)
+                last_us, at_last = at_us, frozenset({(targets[number], values["probe"][number])})
+        self._last = (last_us, at_last)
         notes.rows += len(targets)
         notes.first_us, notes.last_us = notes.first_us or values["at_us"][0], last_us
 
@@ -159,13 +153,12 @@ class ReadingCsv:
         }
         self.notes = Notes(ignored=[name for name in self._table.header if name not in known])
         self._last_us = {"server": 0, "gpu": 0}
-        self._unnamed_us: dict[
-            str, int
-        ] = {}  # by target: the last reading of a GPU that is not named
+        # by target: the last reading without a UUID
+        self._unnamed_us: dict[str, int] = {}
         self._bulk = Bulk()
 
     def chunks(self) -> Iterator[list[tuple[str, ServerPoint | GpuPoint]]]:
-        """Readings in order, each with the target that the row names ("" where it names none).
+        """Reads the readings in order, each with the target of its row ("" where it has none).
         Raises CsvError.
         """
         for start, columns in self._table.chunks():
@@ -173,7 +166,7 @@ class ReadingCsv:
             for number, kind in enumerate(kinds):
                 if kind not in {"server", "gpu"}:
                     self._table.problems.add(
-                        start + number, "kind", f"is {kind!r}; it is server or gpu"
+                        start + number, "kind", f"is {kind!r}; it must be server or gpu"
                     )
             servers = self._points(start, columns, kinds, "server", ServerPoint, SERVER_NAMED)
             gpus = self._points(start, columns, kinds, "gpu", GpuPoint, GPU_NAMED)
@@ -235,16 +228,13 @@ class ReadingCsv:
         targets: Column | None,
         values: Sequence[Sequence[Any]],
     ) -> None:
-        """Two GPUs that are not named cannot be told apart."""
+        """Checks for two GPUs without a UUID, which cannot be distinguished."""
         times, uuids = values[0], values[1]
         for row, at_us, uuid in zip(rows, times, uuids, strict=True) if UNNAMED in uuids else ():
             target = "" if targets is None else targets[row]
             if uuid == UNNAMED and self._unnamed_us.get(target) == at_us:
-                told = (
-                    "is not there, and there is another reading of this moment: tell the "
-                    "GPUs apart by their UUIDs"
-                )
-                self._table.problems.add(start + row, "gpu_uuid", told)
+                text = "is empty, and there is another reading of this time: give the GPUs' UUIDs"
+                self._table.problems.add(start + row, "gpu_uuid", text)
             elif uuid == UNNAMED:
                 self._unnamed_us[target] = at_us
 
@@ -257,16 +247,16 @@ def _require(table: CsvTable, column: str, why: str) -> None:
 
 
 def _named(uuids: Sequence[str | None], figures: Sequence[Sequence[Any]]) -> Sequence[str | None]:
-    """The GPUs of samples; one that is not named, but told of, is a GPU too."""
+    """The GPUs of samples; a row with GPU figures and no UUID gets UNNAMED."""
     if not figures or None not in uuids:
         return uuids
-    nothing = (None,) * len(figures)
-    told = zip(uuids, zip(*figures, strict=True), strict=True)
-    return [uuid if uuid is not None or row == nothing else UNNAMED for uuid, row in told]
+    unknown = (None,) * len(figures)
+    rows = zip(uuids, zip(*figures, strict=True), strict=True)
+    return [uuid if uuid is not None or row == unknown else UNNAMED for uuid, row in rows]
 
 
 def _judge_units(table: CsvTable, bulk: Bulk) -> None:
-    """Raises CsvError for columns in another unit than their names say."""
+    """Raises CsvError for columns in another unit than that of their names."""
     found = {wrong.column: wrong for wrong in (*contradictions(bulk), *bulk.unlike())}
     for row, column, text in found.values():
         table.problems.add(row, column, text)

@@ -1,5 +1,5 @@
-"""A CSV file as columns, chunk by chunk, so that a year is read in seconds. What is wrong is told
-with its line and column.
+"""A CSV file as columns, chunk by chunk, so that a year is read in seconds. Errors are reported
+with their line and column.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from datetime import UTC, datetime
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from monitor.errors import USAGE, UserError
 
 CHUNK = 500  # rows: few enough to stay in the processor's cache, which halves the time
-FEW = 40  # cells that are looked at to see whether a column repeats itself
-TOLD_AT_MOST = 10  # problems; one wrong column is wrong in every row
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Column = Sequence[Any]
+FEW = 40  # cells that show whether the values of a column repeat
+REPORTED_AT_MOST = 10  # problems; a wrong column is wrong in every row
+Column = Sequence[Any]  # cells
+V = TypeVar("V")
 
 
 class CsvError(UserError):
@@ -32,27 +32,24 @@ class CsvError(UserError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        more = (
-            [f"… and {len(problems) - TOLD_AT_MOST} more"] if len(problems) > TOLD_AT_MOST else []
-        )
-        super().__init__("\n".join([*problems[:TOLD_AT_MOST], *more]))
+        more = len(problems) - REPORTED_AT_MOST
+        rest = [f"… and {more} more"] if more > 0 else []
+        super().__init__("\n".join([*problems[:REPORTED_AT_MOST], *rest]))
 
 
 @dataclass(slots=True)
 class Problems:
-    """What was found wrong so far: row (from 0), column and sentence. One sentence a column and
-    kind is enough for a person.
-    """
+    """The problems found so far: row (from 0), column and sentence."""
 
     found: list[tuple[int, str, str]] = field(default_factory=list)
 
     def add(self, row: int, column: str, text: str) -> None:
-        """Note one."""
+        """Adds one."""
         self.found.append((row, column, text))
 
 
 class CsvTable:
-    """One file. `header` is there at once; `chunks` reads the rest."""
+    """One file. `header` is read at once; `chunks` reads the rest."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,62 +67,58 @@ class CsvTable:
             )
         twice = sorted({name for name in self.header if self.header.count(name) > 1})
         if twice:
-            raise CsvError([f"{path}:1: the column {twice[0]} stands there twice; keep one"])
+            raise CsvError([f"{path}:1: the column {twice[0]} is a duplicate; keep one"])
 
     def chunks(self) -> Iterator[tuple[int, dict[str, Column]]]:
-        """The first row's number (from 0) and the columns of up to CHUNK rows. Raises CsvError for
-        what is no table.
+        """Reads the first row's number (from 0) and the columns of up to CHUNK rows. Raises
+        CsvError for a file that is not a table.
         """
         width, start = len(self.header), 0
         with self._reading() as rows:
             next(rows, None)
             while chunk := list(islice(rows, CHUNK)):
                 widths = set(map(len, chunk))
-                if 0 in widths:  # an empty line is no row
+                if 0 in widths:  # an empty line is not a row
                     chunk = [row for row in chunk if row]
                 for at, row in enumerate(chunk if widths - {0, width} else ()):
                     if len(row) != width:
-                        self.problems.add(
-                            start + at,
-                            "",
-                            f"has {len(row)} cells where the first line names {width} columns",
-                        )
+                        text = f"has {len(row)} cells where the first line names {width} columns"
+                        self.problems.add(start + at, "", text)
                 self.check()
                 if chunk:
                     yield start, dict(zip(self.header, zip(*chunk, strict=True), strict=True))
                 start += len(chunk)
 
     def distinct(self, names: Sequence[str]) -> set[tuple[str, ...]]:
-        """Which cells of these columns, all of them there, stand together in a row anywhere in the
-        file; the first once more at the end, so that one column is a tuple too.
+        """The distinct combinations of cells of these (existing) columns in the whole file; the
+        first one is repeated at the end, so that one column is a tuple too.
         """
         places, width = [self.header.index(name) for name in names], len(self.header)
         with self._reading() as rows:
             next(rows, None)
-            whole = (
-                row for row in rows if len(row) == width
-            )  # what is no row is told when the rows are read
+            # Other rows are reported when the chunks are read.
+            whole = (row for row in rows if len(row) == width)
             return set(map(itemgetter(*places, places[0]), whole)) if places else set()
 
     def check(self) -> None:
-        """Raises CsvError if anything was found wrong, with the lines of the file."""
+        """Raises CsvError if there are problems, with their lines."""
         if not self.problems.found:
             return
         found = sorted(self.problems.found, key=lambda problem: problem[0])
-        lines = self._lines({row for row, _, _ in found[: TOLD_AT_MOST + 1]})
-        told = [
+        lines = self._lines({row for row, _, _ in found[: REPORTED_AT_MOST + 1]})
+        sentences = [
             f"{self.path}:{lines.get(row, '?')}: {f'column {column}: ' if column else ''}{text}"
             for row, column, text in found
         ]
-        raise CsvError(told)
+        raise CsvError(sentences)
 
     def line(self, row: int) -> int:
         """The line on which a row (from 0) begins."""
         return self._lines({row}).get(row, 0)
 
     def _lines(self, wanted: set[int]) -> dict[int, int]:
-        """A cell may hold line breaks, so that lines are counted anew where somebody must be
-        told.
+        """The lines of rows. A cell may contain line breaks, so that lines are counted only for a
+        message.
         """
         lines: dict[int, int] = {}
         with self._reading() as rows:
@@ -146,8 +139,8 @@ class CsvTable:
 
 
 def _kept_pipe(path: Path) -> Path | None:
-    """A pipe can be read once, and a file is read again to count its lines: what comes through one
-    is kept on disk meanwhile. None for a file.
+    """Copies a pipe to a file, since it can be read only once and lines are counted in a second
+    pass. None for a regular file.
     """
     try:
         if path.is_file() or not path.exists():
@@ -163,15 +156,15 @@ def _kept_pipe(path: Path) -> Path | None:
 
 
 class _Rows:
-    """csv.reader that opens and closes its file, and whose failures are sentences. `path` is what
-    the file is called in them.
+    """A csv.reader that opens and closes its file, and raises CsvError. `path` is the name of the
+    file in messages.
     """
 
     def __init__(self, source: Path, path: Path) -> None:
         self._source = source
         self._path = path
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         try:
             self._file = self._source.open(encoding="utf-8-sig", newline="")
         except OSError as error:
@@ -182,44 +175,44 @@ class _Rows:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Self:
         return self
 
     @property
     def line_num(self) -> int:
-        """Lines read so far."""
+        """The number of lines read so far."""
         return self._reader.line_num
 
     def __next__(self) -> list[str]:
         try:
             return next(self._reader)
         except csv.Error as error:
-            raise CsvError([f"{self._path}:{self._reader.line_num}: is no CSV: {error}"]) from None
+            raise CsvError([f"{self._path}:{self._reader.line_num}: is not CSV: {error}"]) from None
         except UnicodeDecodeError:
             raise CsvError(
-                [f"{self._path}:{self._reader.line_num + 1}: holds bytes that are no UTF-8 text"]
+                [f"{self._path}:{self._reader.line_num + 1}: is not UTF-8 text"]
             ) from None
         except OSError as error:
             raise CsvError([f"{self._path}: cannot be read: {error.strerror}"]) from None
 
 
-def converted(column: Column, convert: Callable[[str], Any]) -> list[Any]:
-    """A column as values, None for an empty cell. Raises what `convert` raises. What repeats is
-    converted once: half of a real file is figures that seldom change.
+def converted(column: Column, convert: Callable[[str], V]) -> list[V | None]:
+    """A column as values, None for an empty cell. Raises the errors of `convert`. Repeated cells
+    are converted once: half of a real file is figures that seldom change.
     """
     if len(set(column[:FEW])) > FEW // 4:
         return [convert(cell) if cell else None for cell in column]
-    known = {cell: convert(cell) for cell in set(column) if cell}
+    known: dict[str, V | None] = {cell: convert(cell) for cell in set(column) if cell}
     return list(map((known | {"": None}).__getitem__, column))
 
 
 def each(
-    column: Column, convert: Callable[[str], Any], failed: Callable[[int, str], None]
-) -> list[Any]:
-    """A column cell by cell, for one that could not be converted as a whole: what is wrong is
-    handed on, and None in its place.
+    column: Column, convert: Callable[[str], V], failed: Callable[[int, str], None]
+) -> list[V | None]:
+    """Converts a column cell by cell, after an error of `converted`: calls `failed` for each
+    invalid cell, which becomes None.
     """
-    values = []
+    values: list[V | None] = []
     for number, cell in enumerate(column):
         try:
             values.append(convert(cell) if cell else None)

@@ -17,7 +17,7 @@ from monitor.judge.phase import Stillness, judge_phase
 from monitor.judge.quality.gate import again, pin_for, was_alone
 from monitor.judge.starts import KnownStart, judge_start
 from monitor.measure.canary import figures_of, limits_of
-from monitor.measure.gpu.figures import sample_fields
+from monitor.measure.gpu.figures import SampleGpu, sample_fields
 from monitor.measure.stream.patience import Patience
 from monitor.model import GpuReading, Outcome, Phase, Pin, Probe, Sample, ServerPage, Verdict
 from monitor.replay.virtual.answers import ProbeAnswers
@@ -161,7 +161,7 @@ class VirtualWatch:
         flight = Flight(Patience(limits, begin_s, before.engine_steps))
         outcome = self._sent(flight, probe, salt) or (yield from self._waited(flight))
         stream = flight.stream(outcome, world.now_s, world.identity, noise)
-        after, gpus = None, {}
+        after, gpus = None, SampleGpu()
         if outcome is not Outcome.REFUSED:
             after = read_page(world)
             times_ns = round(begin_s * 1e9), round(world.now_s * 1e9)
@@ -169,7 +169,7 @@ class VirtualWatch:
         server.measured(probe, outcome, world.now_s)
         if after is not None:
             server.note(after, world.now_s)
-        return flight, noise, figures_of(stream, before, after) | gpus
+        return flight, noise, {**figures_of(stream, before, after), **gpus}
 
     def _read_gpus(self) -> dict[str, GpuReading]:
         """Reads the GPUs; the next canary of a round begins where the last one ended."""
@@ -219,12 +219,12 @@ class VirtualWatch:
         world.watched += 1
         try:
             while True:
-                yield patience.next_look_s(world.now_s)
+                yield patience.next_reading_s(world.now_s)
                 if flight.over:
                     return Outcome.STREAM_ERROR if flight.lost else Outcome.OK
-                if not patience.needs_look(world.now_s):
+                if not patience.needs_reading(world.now_s):
                     continue
-                outcome = patience.looked(world.now_s, read_page(world).engine_steps)
+                outcome = patience.conclude(world.now_s, read_page(world).engine_steps)
                 if outcome is not None:
                     if flight.handle is not None:
                         world.cancel(flight.handle)

@@ -17,7 +17,8 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TextIO
 
-from monitor.config.probes import load_probes, shipped_probes_dir
+from monitor.config.places import shipped_probes_dir
+from monitor.config.probes import load_probes
 from monitor.config.settings import Settings
 from monitor.errors import USAGE, UserError
 from monitor.measure.gpu.figures import GpuWindow

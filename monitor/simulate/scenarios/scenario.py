@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from monitor.simulate.scenarios.timeline import ScenarioError, YamlValue, problem, read_yaml
+from monitor.simulate.scenarios.timeline import ScenarioError, ScenarioValue, problem, read_scenario
 from monitor.simulate.settings import SettingError
 
 #: The closed lists of what a monitor can report (monitor/model/words.py; a test compares them).
@@ -132,7 +132,7 @@ def parse(
     text: str, file: str, name: str, settable: Collection[str], check: Check | None = None
 ) -> Scenario:
     """Parses a scenario. Raises ScenarioError with file and line."""
-    whole = read_yaml(text, file)
+    whole = read_scenario(text, file)
     block = whole.block(file, "a scenario")
     _refuse_unknown(block, FILE_KEYS, file)
     if "about" not in block:
@@ -159,7 +159,7 @@ def parse(
     )
 
 
-def _is_paced(value: YamlValue | None, file: str) -> bool:
+def _is_paced(value: ScenarioValue | None, file: str) -> bool:
     if value is not None and value.data != "heat":
         raise problem(
             file, value.line, f"pace is {value.plain()!r}; it can be heat, or be left out"
@@ -167,7 +167,7 @@ def _is_paced(value: YamlValue | None, file: str) -> bool:
     return value is not None
 
 
-def _raises(value: YamlValue | None, file: str) -> Raises | None:
+def _raises(value: ScenarioValue | None, file: str) -> Raises | None:
     if value is None or value.data is None:
         return None
     block = value.block(file, "raises")
@@ -178,7 +178,7 @@ def _raises(value: YamlValue | None, file: str) -> Raises | None:
     return Raises(kind, _word(block["cause"], "cause", CAUSES, file) if "cause" in block else "")
 
 
-def _word(value: YamlValue, what: str, known: Collection[str], file: str) -> str:
+def _word(value: ScenarioValue, what: str, known: Collection[str], file: str) -> str:
     """One word of a closed list: a monitor can report no other."""
     word = value.text(file, what)
     if word not in known:
@@ -188,7 +188,7 @@ def _word(value: YamlValue, what: str, known: Collection[str], file: str) -> str
     return word
 
 
-def _events(entry: YamlValue, file: str, allowed: _Allowed) -> list[ScenarioEvent]:
+def _events(entry: ScenarioValue, file: str, allowed: _Allowed) -> list[ScenarioEvent]:
     block = entry.block(file, "an entry of timeline")
     _refuse_unknown(block, ENTRY_KEYS, file)
     if "at" not in block:
@@ -216,14 +216,14 @@ class _Allowed:
     settable: Collection[str]
     check: Check | None
 
-    def changes(self, value: YamlValue, what: str) -> dict[str, Any]:
+    def changes(self, value: ScenarioValue, what: str) -> dict[str, Any]:
         """The names and values of `set`, `ramp` or `base`. Raises ScenarioError."""
         block = value.block(self.file, what)
         for name, wanted in block.items():
             self._must_fit(name, wanted, what)
         return {name: wanted.plain() for name, wanted in block.items()}
 
-    def _must_fit(self, name: str, value: YamlValue, what: str) -> None:
+    def _must_fit(self, name: str, value: ScenarioValue, what: str) -> None:
         if name not in self.settable:
             close = difflib.get_close_matches(name, list(self.settable), n=1)
             hint = (

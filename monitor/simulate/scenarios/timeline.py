@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from monitor.errors import USAGE, UserError
-
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+from monitor.user_files import YamlSyntaxError, YamlValue, duration_s, read_yaml
 
 
 class ScenarioError(UserError):
@@ -22,15 +17,15 @@ class ScenarioError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class YamlValue:
-    """A value and the line where it begins. `data` of a block maps keys to YamlValues, of a
-    list holds YamlValues.
+class ScenarioValue:
+    """A value and the line where it begins. `data` of a block maps keys to ScenarioValues, of a
+    list holds ScenarioValues.
     """
 
     line: int
     data: Any
 
-    def block(self, file: str, what: str) -> Mapping[str, YamlValue]:
+    def block(self, file: str, what: str) -> Mapping[str, ScenarioValue]:
         """The value as a block of `key: value` lines. Raises ScenarioError."""
         if not isinstance(self.data, dict):
             raise problem(file, self.line, f"{what} must be a block of `key: value` lines")
@@ -44,11 +39,11 @@ class YamlValue:
 
     def seconds(self, file: str, what: str) -> float:
         """The value as a duration. Raises ScenarioError."""
-        found = _DURATION.match(str(self.data).strip())
-        if found is None:
+        seconds = duration_s(str(self.data))
+        if seconds is None:
             given = f"{what} is {self.plain()}" if self.data is not None else f"{what} is empty"
             raise problem(file, self.line, f"{given}; give it a unit, for example 90s, 10m or 2h")
-        return float(found[1]) * _UNIT_S[found[2]]
+        return seconds
 
     def plain(self) -> Any:
         """The value without lines."""
@@ -62,36 +57,21 @@ def problem(file: str, line: int | None, text: str) -> ScenarioError:
     return ScenarioError(f"{file}: {text}" if line is None else f"{file}:{line}: {text}")
 
 
-def read_yaml(text: str, file: str) -> YamlValue:
-    """Parses the whole file. Raises ScenarioError."""
+def read_scenario(text: str, file: str) -> ScenarioValue:
+    """The whole file. Raises ScenarioError."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or "it cannot be read"
-        raise problem(file, mark.line + 1 if mark else None, f"is not valid YAML: {what}") from None
-    return YamlValue(1, {}) if node is None else _value(node, file)
+        document = read_yaml(text)
+    except YamlSyntaxError as error:
+        raise problem(file, error.line, f"is not valid YAML: {error.reason}") from None
+    for duplicate in document.duplicates:
+        text = f"{duplicate.key} stands here a second time; keep one of them"
+        raise problem(file, duplicate.line, text)
+    return ScenarioValue(1, {}) if document.root is None else _value(document.root)
 
 
-def _value(node: yaml.Node, file: str) -> YamlValue:
-    line = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        block: dict[str, YamlValue] = {}
-        for key, value in node.value:
-            if str(key.value) in block:
-                raise problem(
-                    file,
-                    key.start_mark.line + 1,
-                    f"{key.value} stands here a second time; keep one of them",
-                )
-            block[str(key.value)] = YamlValue(key.start_mark.line + 1, _value(value, file).data)
-        return YamlValue(line, block)
-    if isinstance(node, yaml.SequenceNode):
-        return YamlValue(line, [_value(item, file) for item in node.value])
-    loader = yaml.SafeLoader("")
-    try:
-        return YamlValue(line, loader.construct_object(node, deep=True))
-    except (yaml.YAMLError, ValueError) as error:
-        raise problem(file, line, f"{node.value!r} cannot be read: {error}") from None
-    finally:
-        loader.dispose()
+def _value(value: YamlValue) -> ScenarioValue:
+    if isinstance(value.data, dict):
+        return ScenarioValue(value.line, {key: _value(inner) for key, inner in value.data.items()})
+    if isinstance(value.data, list):
+        return ScenarioValue(value.line, [_value(inner) for inner in value.data])
+    return ScenarioValue(value.line, value.data)
