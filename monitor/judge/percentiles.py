@@ -142,12 +142,10 @@ def _group(key: tuple[str, str, str], samples: Sequence[Sample]) -> Group:
         e2e_ms=tails(
             [s.e2e_ms for s in done if s.e2e_ms is not None], len(samples) - len(done), wait
         ),
+        # the low end of a rate is the slow one
         decode_tok_s={
             name: percentile([s.decode_tok_s for s in done if s.decode_tok_s is not None], share)
-            for name, share in (
-                ("p50", 0.5),
-                ("p05", 0.05),
-            )  # the low end of a rate is the slow one
+            for name, share in (("p50", 0.5), ("p05", 0.05))
         },
         itl_p95_ms=tails([s.itl_p95_ms for s in done if s.itl_p95_ms is not None], 0, None),
     )

@@ -12,7 +12,7 @@ IDLE_AFTER_S = 10.0
 
 @dataclass(slots=True)
 class Stillness:
-    """How long the engine's step counter has not changed: a lower bound, from the first reading
+    """The time since the engine's step counter last changed: a lower bound, from the first reading
     with its current value.
     """
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How one canary ended (docs/units.md describes each)."""
+    """The end of one canary (docs/units.md describes each)."""
 
     OK = "ok"
     QUEUE_CAP = "queue_cap"  # no first token within max_wait while the engine moved; cancelled
@@ -41,7 +41,7 @@ WAITED = frozenset({Outcome.QUEUE_CAP, Outcome.HUNG, Outcome.TIMEOUT})
 
 
 class Phase(StrEnum):
-    """How warm the server was. Each phase is a cohort: phases are never averaged together."""
+    """The warmth of the server at a canary. Phases are cohorts, never averaged together."""
 
     COLD = "cold"
     IDLE = "idle"
@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
 
 class Kind(StrEnum):
-    """What was observed; part of an incident's key.
+    """The observed problem; part of an incident's key.
 
     No judge produces NUMBER_EXPIRED and RESERVE yet: the names are reserved, so that receivers of
     alerts can already accept them.
@@ -88,7 +88,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why; may be refined while an incident is open."""
+    """The reason for a problem; it may be refined while an incident is open."""
 
     HEAT = "heat"
     MEMORY_HEAT = "memory_heat"
@@ -110,7 +110,7 @@ class Cause(StrEnum):
 
 
 class Severity(StrEnum):
-    """How urgent, in increasing order. An early warning is a severity, not a kind."""
+    """The urgency, in increasing order. An early warning is a severity, not a kind."""
 
     INFO = "info"
     WARNING = "warning"

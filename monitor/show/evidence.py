@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monitor.show.changes import value_text
+from monitor.show.findings.readings import change, signed
 
 LONGEST_VALUE = 200  # characters
 #: Units that the keys of evidence end with, longest first.
@@ -79,10 +80,10 @@ def _of(prefix: str, key: str, value: Any) -> Iterable[Row]:
 
 def _effect(prefix: str, effect: Mapping[str, Any]) -> Row:
     low, high = effect.get("low_pct"), effect.get("high_pct")
-    interval = "" if low is None or high is None else f" ({low:+.1f} to {high:+.1f})"
+    interval = "" if low is None or high is None else f" ({signed(low)} to {signed(high)})"
     since = "" if effect.get("since") is None else f" since {effect['since']}"
     name = _name(prefix, str(effect["metric"]))
-    return Row(name, None, f"{effect['change_pct']:+.1f} %{interval}{since}")
+    return Row(name, None, f"{change(effect['change_pct'])}{interval}{since}")
 
 
 def _name(prefix: str, key: str) -> str:

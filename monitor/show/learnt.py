@@ -1,5 +1,5 @@
-"""What the drift detector has learnt about a target: how speed depends on load and clock, and how
-the temperature of a GPU depends on its power.
+"""The learnt model of a target: how speed depends on load and clock, and how the temperature of a
+GPU depends on its power.
 """
 
 from __future__ import annotations

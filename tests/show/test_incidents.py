@@ -88,7 +88,7 @@ def test_the_alert_comes_first_and_the_history_last(capsys: pytest.CaptureFixtur
                 Row(
                     "decode (tokens/s)",
                     None,
-                    "-8.0 % (-9.0 to -7.0) since 2026-12-01T12:00:00+00:00",
+                    "−8.0 % (−9.0 to −7.0) since 2026-12-01T12:00:00+00:00",
                 )
             ],
         ),

@@ -62,11 +62,11 @@ def speed_of(rounds: Sequence[Sample], production: Sequence[Sample]) -> Speed:
             f"{_against(median(ttft), median(ttft_before))} than production's"
         )
     return Speed(
-        _median(ttft),
-        _median(ttft_before),
-        _median(_rates(rounds)),
-        _median(_production_rates(production)),
-        slow,
+        ttft_ms=_median(ttft),
+        ttft_ms_against=_median(ttft_before),
+        decode_tok_s=_median(_rates(rounds)),
+        decode_tok_s_against=_median(_production_rates(production)),
+        slow=slow,
     )
 
 

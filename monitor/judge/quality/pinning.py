@@ -83,7 +83,13 @@ def _output(members: Sequence[ObservedAnswer]) -> PinnedOutput:
     tops = tuple(_mean_top([m.tokens[i].top for m in members]) for i in places)
     tokens = tuple(t.token for t in first.tokens)
     return PinnedOutput(
-        first.text, tokens, first.token_ids, logprobs, first.finish_reason, len(members), tops
+        text=first.text,
+        tokens=tokens,
+        token_ids=first.token_ids,
+        logprobs=logprobs,
+        finish_reason=first.finish_reason,
+        count=len(members),
+        tops=tops,
     )
 
 

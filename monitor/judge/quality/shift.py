@@ -63,7 +63,9 @@ def judge_shift(
     rounds = min((len(values) for values in usable.values()), default=0)
     chances = [1 / (repeats[probe] + 1) for probe in usable]
     if not usable or math.prod(chances) > P_VALUE:
-        return ShiftResult(None, None, None, len(usable), rounds)
+        return ShiftResult(
+            shifted=None, effect_nat=None, p_value=None, probes=len(usable), rounds=rounds
+        )
     means = {probe: fmean(values) for probe, values in usable.items()}
     moved = sorted(
         (probe for probe, mean in means.items() if mean > limit_nat(noise_nat.get(probe))),
@@ -72,12 +74,12 @@ def judge_shift(
     p_value = binomial_tail(len(usable), len(moved), max(chances))
     effect = median(means.values())
     return ShiftResult(
-        p_value < P_VALUE and effect >= PRACTICAL_NAT,
-        effect,
-        p_value,
-        len(usable),
-        rounds,
-        tuple(moved),
+        shifted=p_value < P_VALUE and effect >= PRACTICAL_NAT,
+        effect_nat=effect,
+        p_value=p_value,
+        probes=len(usable),
+        rounds=rounds,
+        moved=tuple(moved),
     )
 
 

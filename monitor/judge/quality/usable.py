@@ -92,4 +92,11 @@ def _usable(now: _Counts, then: _Counts | None) -> Usable:
         before is not None
         and binomial_tail(count, refusals + retries, max(before, LEAST_RATE)) < RISING_P
     )
-    return Usable(count, refusals, retries, (refusals + retries) / count, before, rising)
+    return Usable(
+        count=count,
+        abstained=refusals,
+        retried=retries,
+        rate=(refusals + retries) / count,
+        before=before,
+        rising=rising,
+    )

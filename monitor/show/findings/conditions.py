@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from monitor.model import Cause, GpuFigures, GpuWarning, Severity
+from monitor.model import Cause, GpuFigures, GpuWarning
 from monitor.model.times import from_us
 from monitor.show.findings.causes import ACTIONS
 from monitor.show.findings.fitting import begun
@@ -13,7 +13,6 @@ from monitor.show.findings.phrases import utc
 from monitor.show.findings.readings import Reading, change, margin, phrase, share
 from monitor.show.findings.texts import GpuNames
 
-LOUDNESS = (Severity.PAGE, Severity.WARNING, Severity.INFO)
 LOCKED_CLOCKS = "Check locked clocks (nvidia-smi -q -d CLOCK) and the clocks event reasons."
 
 
@@ -120,7 +119,7 @@ def in_order(warnings: Sequence[GpuWarning], subject: str) -> list[GpuWarning]:
     return sorted(
         warnings,
         key=lambda w: (
-            LOUDNESS.index(w.severity),
+            -w.severity.rank,
             w.uuid != subject,
             ORDER.index(w.condition),
             w.uuid,

@@ -6,30 +6,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from monitor.model import Cause, Finding, GpuWarning, Kind
+from monitor.model import Finding
 from monitor.show.findings import conditions as gpu_text
-from monitor.show.findings.causes import ACTIONS, CAUSES, lead, shown_by
 from monitor.show.findings.drift_details import details
 from monitor.show.findings.effects import ShownEffect, effects_of, felt_since
-from monitor.show.findings.fitting import Part, begun, fitted
+from monitor.show.findings.explanation import (
+    EXPECTED_RANK,
+    LEVELS_RANK,
+    OTHERS_RANK,
+    SECOND_RANK,
+    condition,
+    others_too,
+    sentence_of,
+    short_cause,
+    warnings_of,
+    what_to_do,
+    why,
+)
+from monitor.show.findings.fitting import Part, fitted
 from monitor.show.findings.phrases import texts, utc
-from monitor.show.findings.readings import Reading
 from monitor.show.findings.texts import GpuNames, Texts
-
-MOST_MISSING = 2  # readings named in a paragraph
-# what is left out first of a paragraph that is too long has the highest rank
-READINGS_RANK, MISSING_RANK, OTHERS_RANK, LEVELS_RANK, SECOND_RANK, EXPECTED_RANK = range(1, 7)
 
 
 def speed(finding: Finding, names: GpuNames) -> Texts:
     """Returns the texts of `speed`, `thermal`, `power` and `slow_start`."""
-    warnings = _warnings(finding)
+    warnings = warnings_of(finding)
     effects = effects_of(finding.evidence)
     if not effects and warnings:
-        return _texts(finding, names, _condition(finding, names), _early(finding, names))
-    parts = [*_measured(finding, effects), *_why(finding, names), *_levels_too(finding)]
-    headline = ", ".join([*(e.short() for e in effects[:1]), _short_cause(finding, names)])
-    return _texts(finding, names, headline, [*parts, *_do(finding)])
+        return _texts(finding, names, condition(finding, names), _early(finding, names))
+    parts = [*_measured(finding, effects), *why(finding, names), *_levels_too(finding)]
+    headline = ", ".join([*(e.short() for e in effects[:1]), short_cause(finding, names)])
+    return _texts(finding, names, headline, [*parts, *what_to_do(finding)])
 
 
 def service_level(finding: Finding, names: GpuNames) -> Texts:
@@ -42,11 +49,11 @@ def service_level(finding: Finding, names: GpuNames) -> Texts:
         Part(f"first token late for {finding.subject}{_late(levels.get(finding.subject, {}))}"),
         Part(f" and {others}" if others else "", OTHERS_RANK),
         Part(f" since {utc(finding.since)}."),
-        *_why(finding, names),
+        *why(finding, names),
     ]
     classes = ", ".join(filter(None, (finding.subject, others)))
-    headline = f"first token late for {classes}, {_short_cause(finding, names)}"
-    return _texts(finding, names, headline, [*parts, *_do(finding)])
+    headline = f"first token late for {classes}, {short_cause(finding, names)}"
+    return _texts(finding, names, headline, [*parts, *what_to_do(finding)])
 
 
 def workload_shift(finding: Finding, names: GpuNames) -> Texts:
@@ -70,12 +77,12 @@ def config_change(finding: Finding, names: GpuNames) -> Texts:
     if not effects:
         at = utc(finding.since)
         what = [Part(f"configuration changed at {at}. Comparison with the previous configuration ")]
-        parts = [*what, Part("in progress."), *_do(finding)]
+        parts = [*what, Part("in progress."), *what_to_do(finding)]
         return _texts(finding, names, "configuration changed, comparison in progress", parts)
     parts = [
         *_metrics(effects),
         Part(f" since the configuration change at {utc(finding.since)}."),
-        *_do(finding),
+        *what_to_do(finding),
     ]
     return _texts(finding, names, f"{effects[0].short()}, configuration changed", parts)
 
@@ -120,14 +127,8 @@ def _levels_too(finding: Finding) -> list[Part]:
 # -- early warnings of GPUs
 
 
-def _warnings(finding: Finding) -> list[GpuWarning]:
-    """The warnings of the GPUs in the order in which they are reported."""
-    warnings = () if finding.detail is None else finding.detail.warnings
-    return gpu_text.in_order(warnings, finding.subject)
-
-
 def _early(finding: Finding, names: GpuNames) -> list[Part]:
-    warnings = _warnings(finding)
+    warnings = warnings_of(finding)
     first = warnings[0]
     calm = "decode" in finding.evidence.get("calm", ())
     effect = "No effect on decode rate yet" if calm else "Effect on decode rate not yet known"
@@ -136,124 +137,10 @@ def _early(finding: Finding, names: GpuNames) -> list[Part]:
         Part(
             f"{gpu_text.gpu_with(first, names)} {gpu_text.state(first)} since {utc(finding.since)}."
         ),
-        *_sentence(gpu_text.readings_of(first)),
+        *sentence_of(gpu_text.readings_of(first)),
         Part(f" {effect}"),
         Part(f"; expected: {expected}" if expected else "", EXPECTED_RANK),
         Part("."),
-        Part(_others(warnings, names), OTHERS_RANK),
+        Part(others_too(warnings, names), OTHERS_RANK),
         Part(f" {gpu_text.action(first)}"),
     ]
-
-
-def _condition(finding: Finding, names: GpuNames) -> str:
-    """The GPU and its condition, for a headline: "GPU 0 (H100, GPU-a100…01) thermally throttled".
-
-    A stored finding has both in its evidence, without the GPU that shows it.
-    """
-    warnings = _warnings(finding)
-    if warnings:
-        gpus, shown = {warning.uuid for warning in warnings}, warnings[0].condition
-        first = names.of(warnings[0].uuid)
-    else:
-        gpus, first = set(finding.evidence.get("gpus", ())), _gpu(finding, names)
-        shown = min(finding.evidence["signs"], key=gpu_text.ORDER.index)
-    others = f" and {len(gpus) - 1} more" if len(gpus) > 1 else ""
-    return f"{first}{others} {gpu_text.CONDITIONS[shown].short}"
-
-
-def _others(warnings: Sequence[GpuWarning], names: GpuNames) -> str:
-    others = gpu_text.also_affected(warnings, names)
-    return f" {others}" if others else ""
-
-
-# -- why, and what to do
-
-
-def _why(finding: Finding, names: GpuNames) -> list[Part]:
-    """The cause with the readings that show it: as the GPUs warn of it, or else by comparison."""
-    warnings = _warnings(finding)
-    if warnings:
-        return _why_by_gpu(warnings, names)
-    if finding.cause is None or finding.cause not in CAUSES:
-        return []
-    readings, slope = _readings(finding), finding.evidence.get("slope_pct_per_h")
-    return [
-        Part(f" {begun(lead(finding.cause, _gpu(finding, names), readings))}"),
-        *_list(": ", shown_by(finding.cause, readings, slope)),
-        Part("."),
-        *_missing(finding),
-    ]
-
-
-def _why_by_gpu(warnings: Sequence[GpuWarning], names: GpuNames) -> list[Part]:
-    first = warnings[0]
-    expected = gpu_text.expectation(first)
-    gpu, is_what = gpu_text.gpu_with(first, names), gpu_text.is_adjective(first)
-    return [
-        Part(
-            f" {gpu} is {gpu_text.state(first)}" if is_what else f" {gpu}: {gpu_text.state(first)}"
-        ),
-        *_list(": " if is_what else ", ", gpu_text.readings_of(first)),
-        Part("."),
-        Part(f" Expected: {expected}." if expected else "", EXPECTED_RANK),
-        Part(_others(warnings, names), OTHERS_RANK),
-    ]
-
-
-def _list(joint: str, readings: Sequence[str]) -> list[Part]:
-    """The readings behind a clause; the last is left out first."""
-    return [
-        Part(f"{', ' if n else joint}{reading}", READINGS_RANK)
-        for n, reading in enumerate(readings)
-    ]
-
-
-def _sentence(readings: Sequence[str]) -> list[Part]:
-    """The readings as a sentence of their own."""
-    return [Part(f" {begun(', '.join(readings))}.", READINGS_RANK)] if readings else []
-
-
-def _missing(finding: Finding) -> list[Part]:
-    """The readings without which the cause stays unknown, without how to get them."""
-    missing = [str(text).partition(" (")[0] for text in finding.evidence.get("missing", ())]
-    if finding.cause is not Cause.UNEXPLAINED or not missing:
-        return []
-    more = len(missing) - MOST_MISSING
-    others = f" and {more} more" if more > 0 else ""
-    named = ", ".join(missing[:MOST_MISSING])
-    return [Part(f" Missing: {named}{others}.", MISSING_RANK)]
-
-
-def _do(finding: Finding) -> list[Part]:
-    warnings = _warnings(finding)
-    if warnings:
-        return [Part(f" {gpu_text.action(warnings[0])}")]
-    action = ACTIONS.get(finding.cause) if finding.cause is not None else None
-    return [Part(f" {action}" if action else "")]
-
-
-def _short_cause(finding: Finding, names: GpuNames) -> str:
-    if _warnings(finding) or finding.evidence.get("signs"):
-        return _condition(finding, names)
-    cause = finding.cause if finding.cause in CAUSES else Cause.UNEXPLAINED
-    return CAUSES[cause or Cause.UNEXPLAINED].short.format(gpu=_gpu(finding, names))
-
-
-def _gpu(finding: Finding, names: GpuNames) -> str:
-    """The GPU whose readings are the evidence; of a stored finding the one it is named after."""
-    if finding.detail is not None and finding.detail.gpu is not None:
-        return names.of(finding.detail.gpu)
-    gpus = finding.evidence.get("gpus", ())
-    if finding.kind in {Kind.THERMAL, Kind.POWER}:
-        return names.of(finding.subject)
-    return names.of(gpus[0]) if len(gpus) == 1 else "the GPU"
-
-
-def _readings(finding: Finding) -> dict[str, Reading]:
-    """The readings of the evidence that are known now."""
-    found: Mapping[str, Mapping[str, float | None]] = finding.evidence.get("readings", {})
-    return {
-        name: Reading(pair.get("before"), now)
-        for name, pair in found.items()
-        if (now := pair.get("now")) is not None
-    }

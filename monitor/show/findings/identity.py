@@ -7,12 +7,13 @@ from typing import Any
 
 from monitor.model import Finding
 from monitor.show.changes import differences, value_text
+from monitor.show.findings.effects import METRICS
 from monitor.show.findings.phrases import texts, utc
+from monitor.show.findings.readings import change, signed
 from monitor.show.findings.texts import GpuNames, Texts
 
 MOST_FIELDS = 3
 LONGEST_VALUE = 30  # characters
-METRICS = {"decode_tok_s": "decode rate", "ttft_ms": "time to first token"}
 
 
 def config_change(finding: Finding, _names: GpuNames) -> Texts:
@@ -37,10 +38,9 @@ def config_change(finding: Finding, _names: GpuNames) -> Texts:
 def _effect(evidence: Mapping[str, Any]) -> str:
     """Returns the measured effect, once the drift detector has found one."""
     comparison = evidence.get("comparison") or {}
-    change = comparison.get("change_pct")
-    if not evidence.get("felt") or change is None:
+    if not evidence.get("felt") or comparison.get("change_pct") is None:
         return ""
-    metric = METRICS.get(comparison.get("metric", ""), comparison.get("metric", "speed"))
+    metric = METRICS.get(comparison.get("metric", ""), "speed")
     low, high = comparison.get("low_pct"), comparison.get("high_pct")
-    interval = "" if low is None or high is None else f" ({low:+.1f} to {high:+.1f})"
-    return f"Effect since then: {metric} {change:+.1f} %{interval}."
+    interval = "" if low is None or high is None else f" ({signed(low)} to {signed(high)})"
+    return f"Effect since then: {metric} {change(comparison['change_pct'])}{interval}."

@@ -1,4 +1,4 @@
-"""What a finding is rendered to, and the name of a GPU in a sentence."""
+"""The texts of a finding, and the name of a GPU in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class GpuName:
-    """How `nvidia-smi -L` lists a GPU."""
+    """A GPU's index and model, as `nvidia-smi -L` lists them."""
 
     index: int | None = None
     model: str | None = None

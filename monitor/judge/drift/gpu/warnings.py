@@ -22,7 +22,6 @@ from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Cause, GpuFigures, GpuWarning, Predicted, Severity
 
 NOW_MIN = 5
-LOUDNESS = (Severity.PAGE, Severity.WARNING, Severity.INFO)
 # every clocks event reason of nvml.h that explains a low clock
 SLOWING_REASONS = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
 LOW_POWER_SHARE = 0.85  # of the baseline of busy power
@@ -62,7 +61,7 @@ def warned_of(conditions: Mapping[str, int], scene: Scene) -> list[GpuWarning]:
     if falls and not _is_explained(names, scene):
         names[_kind_of_deficit(_now(min(falls), scene), scene)] = min(falls)
     found = [_warning(name, since_us, scene) for name, since_us in names.items()]
-    return sorted(found, key=lambda w: (LOUDNESS.index(w.severity), w.since_us))
+    return sorted(found, key=lambda w: (-w.severity.rank, w.since_us))
 
 
 def _is_explained(names: Mapping[str, int], scene: Scene) -> bool:

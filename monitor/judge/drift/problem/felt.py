@@ -11,7 +11,6 @@ from monitor.judge.drift.cause.scope import Scope
 from monitor.judge.drift.evidence import Effect, Observations
 from monitor.judge.drift.problem.problem import (
     GPU_FAMILIES,
-    LOUDNESS,
     CauseEvidence,
     Observed,
     Problem,
@@ -51,7 +50,7 @@ def felt_problem(
         name=name_of(cause) if first is None else first.name,
         kind=shown,
         subject=_subject(shown, seen, why, before),
-        severity=max((e.severity for e in seen.effects.values()), key=LOUDNESS.index),
+        severity=max((e.severity for e in seen.effects.values()), key=lambda s: s.rank),
         since_us=min(begun_us + ([] if before is None else [before.since_us])),
         opened_us=now_us if before is None else before.opened_us,
         cause=cause,

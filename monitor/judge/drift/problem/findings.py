@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from monitor.judge.drift.cause.attribution import NO_GPU
@@ -12,8 +11,8 @@ from monitor.judge.drift.evidence import Effect, Pair
 from monitor.judge.drift.gpu.armed import MISSING
 from monitor.judge.drift.problem.problem import CauseEvidence, Problem, Prompts
 from monitor.model import DriftDetail, Finding, GpuWarning
+from monitor.model.times import from_us
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Missing readings in words, with how to get them.
 MISSING_TEXTS: Mapping[str, str] = {
     **MISSING,
@@ -37,7 +36,7 @@ def finding_of(problem: Problem, target: str) -> Finding:
         target=target,
         subject=problem.subject,
         severity=problem.severity,
-        since=_time(problem.since_us),
+        since=from_us(problem.since_us),
         cause=problem.cause,
         evidence=evidence_json(problem),
         detail=DriftDetail(problem.warnings, gpu),
@@ -74,7 +73,7 @@ def _warning(warning: GpuWarning) -> dict[str, Any]:
     if warning.expected is not None:
         found["expected"] = warning.expected._asdict()
     if warning.not_seen_since_us is not None:
-        found["not_seen_since"] = f"{_time(warning.not_seen_since_us):%Y-%m-%d %H:%M} UTC"
+        found["not_seen_since"] = f"{from_us(warning.not_seen_since_us):%Y-%m-%d %H:%M} UTC"
     return found
 
 
@@ -91,7 +90,7 @@ def _effect(effect: Effect) -> dict[str, Any]:
     return {
         "channel": effect.channel,
         **_figure(effect),
-        "since": _time(effect.since_us).isoformat(),
+        "since": from_us(effect.since_us).isoformat(),
         "test": dict(effect.statistic),
     }
 
@@ -144,7 +143,3 @@ def _prompts(prompts: Prompts) -> dict[str, Any]:
         "usual_tokens": round(prompts.baseline),
         "tokens": round(prompts.now),
     }
-
-
-def _time(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from monitor.judge.drift.cause.attribution import attribute
 from monitor.judge.drift.evidence import Observations
-from monitor.judge.drift.problem.problem import FAMILY, LOUDNESS, Observed, Problem, family, name_of
+from monitor.judge.drift.problem.problem import FAMILY, Observed, Problem, family, name_of
 from monitor.judge.drift.settings import MINUTE_US
 from monitor.model import Cause, GpuWarning, Kind
 
@@ -125,7 +125,7 @@ def _by_weight(warnings: Sequence[GpuWarning], subject: str | None) -> list[GpuW
     return sorted(
         warnings,
         key=lambda w: (
-            -LOUDNESS.index(w.severity),
+            -w.severity.rank,
             -GPU_SCORES.get(w.cause, 0.0),
             w.uuid != subject,
             w.since_us,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from monitor.judge.drift.evidence import Effect, Observations, Pair
 from monitor.model import Cause, GpuWarning, Kind, Severity
 
-LOUDNESS = (Severity.INFO, Severity.WARNING, Severity.PAGE)
 THERMAL = (Cause.HEAT, Cause.MEMORY_HEAT)
 POWER = (Cause.POWER_CAP, Cause.POWER_BRAKE)
 FAMILY: Mapping[Cause, Kind] = {
