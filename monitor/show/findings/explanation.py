@@ -23,7 +23,7 @@ def warnings_of(finding: Finding) -> list[GpuWarning]:
 
 
 def why(finding: Finding, names: GpuNames) -> list[Part]:
-    """Returns the cause with the readings that show it: as GPUs warn of it, or else by comparison."""
+    """Returns the cause with the readings that show it: from the warnings, or by comparison."""
     warnings = warnings_of(finding)
     if warnings:
         return _why_by_gpu(warnings, names)
