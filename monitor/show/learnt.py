@@ -9,11 +9,11 @@ from typing import Any
 
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.gpu.elasticity import Slope
+from monitor.judge.drift.gpu.elasticity import ElasticityEstimate
 from monitor.judge.drift.settings import DriftSettings
-from monitor.judge.drift.speed.channel import Reference
+from monitor.judge.drift.speed.channel import SpeedBaseline
 from monitor.judge.drift.speed.load import UNKNOWN_BIN
-from monitor.judge.drift.speed.track import Track
+from monitor.judge.drift.speed.track import MetricTrack
 from monitor.show.terminal import console, number
 from monitor.text import printable
 
@@ -24,11 +24,11 @@ def learnt_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]
     """Returns the learnt model as JSON values. What is not known yet is null; `missing` says what
     is still needed.
     """
-    reference = detector.speed.references[-1] if detector.speed.references else None
+    baseline = detector.speed.baselines[-1] if detector.speed.baselines else None
     return {
         "load": None
-        if reference is None
-        else {name: _curve(reference, getattr(reference, name), sign) for name, sign in _METRICS},
+        if baseline is None
+        else {name: _curve(baseline, getattr(baseline, name), sign) for name, sign in _METRICS},
         "clock": {
             "decode": _slope(detector.elasticity.decode()),
             "prefill": _slope(detector.elasticity.prefill()),
@@ -44,16 +44,16 @@ def learnt_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]
 _METRICS = (("decode", 1.0), ("ttft", -1.0))
 
 
-def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | None:
+def _curve(baseline: SpeedBaseline, track: MetricTrack, sign: float) -> dict[str, Any] | None:
     """Returns the speed of each probe at the lightest load, and its change with concurrent
     requests; each with the number of canaries.
     """
-    curve = track.curve
+    curve = track.model.curve
     if curve is None:
         return None
-    names = {str(key): name for name, key in reference.keys.items()}
-    known = str(UNKNOWN_BIN) not in curve.mates
-    nodes = sorted(curve.mates.values(), key=lambda node: node.at) if known else []
+    names = {str(key): name for name, key in baseline.keys.items()}
+    known = str(UNKNOWN_BIN) not in curve.peers
+    nodes = sorted(curve.peers.values(), key=lambda node: node.at) if known else []
     # the zero of the curve is arbitrary: changes are shown relative to the lightest load
     least = nodes[0].height if nodes else 0.0
     alone = {
@@ -68,10 +68,15 @@ def _curve(reference: Reference, track: Track, sign: float) -> dict[str, Any] | 
         }
         for node in nodes
     ]
-    return {"usual": alone, "loads": loads, "canaries": track.canaries, "outside": track.outside}
+    return {
+        "usual": alone,
+        "loads": loads,
+        "canaries": track.model.canaries,
+        "outside": track.model.outside,
+    }
 
 
-def _slope(slope: Slope) -> dict[str, Any]:
+def _slope(slope: ElasticityEstimate) -> dict[str, Any]:
     """Returns the per cent of speed for one per cent of clock; without own samples, a published
     value.
     """
@@ -79,11 +84,11 @@ def _slope(slope: Slope) -> dict[str, Any]:
 
 
 def _gpu(gpu: GpuChannel) -> dict[str, Any]:
-    thermal, clock = gpu.normal.thermal, gpu.normal.clock
+    thermal, clock = gpu.baseline.thermal, gpu.baseline.clock
     rise = sum(thermal.core.slopes[1:]) if thermal.armed else None
     return {
         "uuid": gpu.uuid,
-        "heat_minutes": thermal.core.seen,
+        "heat_minutes": thermal.core.count,
         "c_per_100_w": None if rise is None else rise * THERMAL_UNIT_W,
         "heat_sd_c": thermal.core.sd if thermal.armed else None,
         "clock_minutes": clock.minutes,

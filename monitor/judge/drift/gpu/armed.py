@@ -1,5 +1,5 @@
-"""Which judges of a GPU work, which still learn, and which reading a proof would need and how to
-get it.
+"""Which judges of a GPU work, which are still learning, and which readings are missing and how to
+get them.
 """
 
 from __future__ import annotations
@@ -7,45 +7,46 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from monitor.judge.drift.evidence import Armed
+from monitor.judge.drift.gpu.baseline import DUTY_MIN, GpuBaseline
 from monitor.judge.drift.gpu.clock_model import ARMED_MIN as CLOCK_MIN
-from monitor.judge.drift.gpu.rules import NORMAL_FROM_MIN, Normal
 from monitor.judge.drift.gpu.thermal_model import ARMED_MIN as THERMAL_MIN
 from monitor.judge.drift.settings import HOUR_US
 
-STALE_US = HOUR_US  # a reading that was not there for so long is missing
+STALE_US = HOUR_US  # a reading that did not come for this long is missing
 _EXPORTER = "an exporter must list {name} in its counters file"
-#: Reading -> what a person calls it, and how to get it.
+#: Reading -> its name for users, and how to get it.
 MISSING: Mapping[str, str] = {
     "thermal_duty": (
-        "time throttled for heat "
-        f"({_EXPORTER.format(name='DCGM_FI_DEV_THERMAL_VIOLATION')}; NVML has it by itself)"
+        "thermally throttled time "
+        f"({_EXPORTER.format(name='DCGM_FI_DEV_THERMAL_VIOLATION')}; NVML reports it)"
     ),
     "power_duty": (
         "time at the power cap "
-        f"({_EXPORTER.format(name='DCGM_FI_DEV_POWER_VIOLATION')}; NVML has it by itself)"
+        f"({_EXPORTER.format(name='DCGM_FI_DEV_POWER_VIOLATION')}; NVML reports it)"
     ),
-    "reasons": (
+    "event_reasons": (
         "clocks event reasons "
-        f"({_EXPORTER.format(name='DCGM_FI_DEV_CLOCKS_EVENT_REASONS')}; NVML has them, not on "
-        "virtual GPUs)"
+        f"({_EXPORTER.format(name='DCGM_FI_DEV_CLOCKS_EVENT_REASONS')}; NVML reports them, except "
+        "for virtual GPUs)"
     ),
     "margin_c": (
-        "degrees left to the GPU's own limit (NVML of newer drivers; GeForce and "
-        "GPUs before Ada and Hopper do not tell it)"
+        "margin to slowdown (NVML of newer drivers; GeForce and GPUs before Ada and Hopper do not "
+        "report it)"
     ),
     "mem_temp_c": (
-        "memory temperature (DCGM_FI_DEV_MEMORY_TEMP; GeForce, L40S and GB10 do not tell it)"
+        "memory temperature (DCGM_FI_DEV_MEMORY_TEMP; GeForce, L40S and GB10 do not report it)"
     ),
     "sm_clock_mhz": "SM clock (DCGM_FI_DEV_SM_CLOCK)",
     "power_w": "power (DCGM_FI_DEV_POWER_USAGE)",
     "power_limit_w": (
-        "the power limit in force (DCGM_FI_DEV_ENFORCED_POWER_LIMIT; GB10 does not tell it)"
+        "the enforced power limit (DCGM_FI_DEV_ENFORCED_POWER_LIMIT; GB10 does not report it)"
     ),
 }
+_THROTTLING = ("thermal_duty", "event_reasons", "margin_c")  # what the first judge rests on
 
 
 def missing_of(seen_us: Mapping[str, int], now_us: int | None) -> tuple[str, ...]:
-    """The readings that were not there for an hour."""
+    """The readings that did not come for an hour."""
     if now_us is None:
         return ()
     return tuple(
@@ -56,44 +57,44 @@ def missing_of(seen_us: Mapping[str, int], now_us: int | None) -> tuple[str, ...
 
 
 def armed_of(
-    uuid: str, normal: Normal, missing: tuple[str, ...], any_seen: bool, dropped: int
+    uuid: str, baseline: GpuBaseline, missing: tuple[str, ...], any_seen: bool, dropped: int
 ) -> list[Armed]:
-    """Heat without learning, clock and thermal model with it; and how many looks were left out."""
-    lacks = [
-        text
-        for text in missing
-        if text in (MISSING["thermal_duty"], MISSING["reasons"], MISSING["margin_c"])
+    """The judges of one GPU: throttling needs no baseline, clock and temperature do. `dropped`:
+    readings that arrived too late.
+    """
+    minutes, duty_minutes = baseline.thermal.core.count, int(baseline.thermal_duty.minutes)
+    clock, thermal = baseline.clock, baseline.thermal
+    return [
+        _throttling(uuid, missing, any_seen, dropped),
+        Armed(f"clock of GPU {uuid}", clock.armed, _from(clock.minutes, CLOCK_MIN, "busy minutes")),
+        Armed(
+            f"unexplained heat of GPU {uuid}", thermal.armed, _from(minutes, THERMAL_MIN, "minutes")
+        ),
+        Armed(
+            f"baseline of the throttled time of GPU {uuid}",
+            baseline.thermal_duty.minutes >= DUTY_MIN,
+            _from(duty_minutes, int(DUTY_MIN), "minutes") + "; until then any throttling counts",
+        ),
     ]
-    proof = any_seen and MISSING["thermal_duty"] not in missing
-    detail = (
-        "works from the first minute"
-        if proof and not lacks
-        else f"missing: {'; '.join(lacks)}"
-        if lacks
-        else "no reading yet"
-    )
+
+
+def _throttling(uuid: str, missing: tuple[str, ...], any_seen: bool, dropped: int) -> Armed:
+    lacking = [MISSING[name] for name in _THROTTLING if MISSING[name] in missing]
+    armed = any_seen and MISSING["thermal_duty"] not in missing
+    detail = "no reading yet"
+    if lacking:
+        detail = f"missing: {'; '.join(lacking)}"
+    elif armed:
+        detail = "works from the first minute"
     if dropped:
         detail += (
-            f"; left out: {dropped} looks that came when their minute was judged already "
+            f"; {dropped} readings arrived after their minute was judged and were left out "
             "(stored late, or the clock was set back)"
         )
-    clocks, minutes = normal.clock.minutes, normal.thermal.core.seen
-    return [
-        Armed(f"throttling of GPU {uuid}", proof, detail),
-        Armed(f"clock of GPU {uuid}", normal.clock.armed, _from(clocks, CLOCK_MIN, "busy minutes")),
-        Armed(
-            f"unexplained heat of GPU {uuid}",
-            normal.thermal.armed,
-            _from(minutes, THERMAL_MIN, "minutes"),
-        ),
-        Armed(
-            f"usual throttle time of GPU {uuid}",
-            normal.thermal_duty.seen >= NORMAL_FROM_MIN,
-            _from(int(normal.thermal_duty.seen), int(NORMAL_FROM_MIN), "minutes")
-            + "; until then any throttling counts",
-        ),
-    ]
+    return Armed(f"throttling of GPU {uuid}", armed, detail)
 
 
-def _from(seen: int, needed: int, what: str) -> str:
-    return f"learnt from {seen} {what}" if seen >= needed else f"learns: {seen} of {needed} {what}"
+def _from(count: int, needed: int, what: str) -> str:
+    if count >= needed:
+        return f"baseline from {count} {what}"
+    return f"learning the baseline ({count} of {needed} {what})"

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from monitor.judge.drift.gpu.baseline import GpuBaseline
 from monitor.judge.drift.gpu.elasticity import Elasticity
 from monitor.judge.drift.gpu.forecast import minutes_to_limit
 from monitor.judge.drift.gpu.history import GpuHistory
-from monitor.judge.drift.gpu.readings import Stretch, merged
+from monitor.judge.drift.gpu.interval import Interval, merge
 from monitor.judge.drift.gpu.rules import (
     EXPLAINING,
     MEMORY_FROM_C,
-    Normal,
-    little_room,
+    is_near_limit,
+    least_margin_c,
     residual_limit_c,
-    room,
 )
 from monitor.judge.drift.settings import DriftSettings
 from monitor.model import Cause, GpuFigures, GpuWarning, Predicted, Severity
@@ -39,8 +39,8 @@ class Scene(NamedTuple):
 
     uuid: str
     history: GpuHistory
-    usual: Stretch  # the GPU before the first condition that is open now
-    normal: Normal
+    usual: Interval  # the GPU before the first condition that is open now
+    normal: GpuBaseline
     elasticity: Elasticity
     settings: DriftSettings
     away_us: int | None = None  # when it was last seen, if that is long ago
@@ -69,16 +69,18 @@ def _is_explained(names: Mapping[str, int], scene: Scene) -> bool:
     if any(name in names for name in (*EXPLAINING, "margin", "memory_residual")):
         return True
     since_us = names.get("thermal_residual")
-    return since_us is not None and little_room(_now(since_us, scene), scene.normal, scene.settings)
+    return since_us is not None and is_near_limit(
+        _now(since_us, scene), scene.normal, scene.settings
+    )
 
 
-def _now(since_us: int, scene: Scene) -> Stretch:
+def _now(since_us: int, scene: Scene) -> Interval:
     """The newest busy minutes since the condition began."""
     minutes = scene.history.last(NOW_MIN)
     recent = [
         minute for minute in scene.history.last(NOW_MIN, busy=True) if minute.at_us >= since_us
     ] or minutes[-1:]
-    return merged(recent) if recent else Stretch(since_us)
+    return merge(recent) if recent else Interval(since_us)
 
 
 def _warning(name: str, since_us: int, scene: Scene) -> GpuWarning:
@@ -99,7 +101,7 @@ def _warning(name: str, since_us: int, scene: Scene) -> GpuWarning:
     )
 
 
-def _expected(now: Stretch, scene: Scene) -> Predicted | None:
+def _expected(now: Interval, scene: Scene) -> Predicted | None:
     """The effect on speed that the lost clock predicts."""
     before_mhz = scene.usual.sm_clock_mhz
     if before_mhz is None or now.sm_clock_mhz is None:
@@ -109,14 +111,16 @@ def _expected(now: Stretch, scene: Scene) -> Predicted | None:
     return scene.elasticity.predict(before_mhz, now.sm_clock_mhz)
 
 
-def _kind_of_deficit(now: Stretch, scene: Scene) -> str:
+def _kind_of_deficit(now: Interval, scene: Scene) -> str:
     """`hidden_limit` if clock and power are far below their baselines on a cool GPU that gives no
     reason, else `clock_deficit`.
     """
     explained = (
-        now.reasons is None or now.reasons & SLOWING_REASONS or (now.thermal_duty or 0.0) > 0.0
+        now.event_reasons is None
+        or now.event_reasons & SLOWING_REASONS
+        or (now.thermal_duty or 0.0) > 0.0
     )
-    before_mhz, before_w = now.usual_clock_mhz, scene.usual.power_w
+    before_mhz, before_w = now.expected_clock_mhz, scene.usual.power_w
     unknown = None in (now.sm_clock_mhz, before_mhz, now.power_w, before_w)
     if explained or unknown or _is_hot(now, scene):
         return "clock_deficit"
@@ -125,45 +129,47 @@ def _kind_of_deficit(now: Stretch, scene: Scene) -> str:
     return "hidden_limit" if slow and weak else "clock_deficit"
 
 
-def _is_hot(now: Stretch, scene: Scene) -> bool:
+def _is_hot(now: Interval, scene: Scene) -> bool:
     """Whether it is hotter than its power explains, and near its slowdown threshold."""
-    return (now.residual_c or 0.0) > residual_limit_c(scene.normal, scene.settings) and little_room(
-        now, scene.normal, scene.settings
-    )
+    return (now.residual_c or 0.0) > residual_limit_c(
+        scene.normal, scene.settings
+    ) and is_near_limit(now, scene.normal, scene.settings)
 
 
 # -- one function per condition
 
 
-def _thermal_duty(now: Stretch, scene: Scene) -> Judged:
+def _thermal_duty(now: Interval, scene: Scene) -> Judged:
     """Uses the share of readings with a thermal reason if the counter cannot be read."""
     figures = _heat_figures(now)
     if now.thermal_duty is None:
         figures = replace(figures, thermal_bits=now.thermal_bits)
     else:
-        figures = replace(figures, usual_thermal_duty=scene.normal.usual_thermal())
+        figures = replace(figures, usual_thermal_duty=scene.normal.thermal_duty_p99())
     return Judged(heat_cause(now, scene), Severity.WARNING, figures)
 
 
-def _hw_thermal(now: Stretch, scene: Scene) -> Judged:
+def _hw_thermal(now: Interval, scene: Scene) -> Judged:
     return Judged(heat_cause(now, scene), Severity.PAGE, _heat_figures(now))
 
 
-def _brake(now: Stretch, scene: Scene) -> Judged:  # noqa: ARG001 - one signature for all
+def _brake(now: Interval, scene: Scene) -> Judged:  # noqa: ARG001 - one signature for all
     return Judged(Cause.POWER_BRAKE, Severity.PAGE, _power_figures(now))
 
 
-def _margin(now: Stretch, scene: Scene) -> Judged:
-    figures = replace(_heat_figures(now), least_margin_c=room(now, scene.settings))
+def _margin(now: Interval, scene: Scene) -> Judged:
+    figures = replace(_heat_figures(now), least_margin_c=least_margin_c(now, scene.settings))
     return Judged(heat_cause(now, scene), Severity.WARNING, figures)
 
 
-def _thermal_residual(now: Stretch, scene: Scene) -> Judged:
-    severity = Severity.WARNING if little_room(now, scene.normal, scene.settings) else Severity.INFO
+def _thermal_residual(now: Interval, scene: Scene) -> Judged:
+    severity = (
+        Severity.WARNING if is_near_limit(now, scene.normal, scene.settings) else Severity.INFO
+    )
     margins = [
         margin_c
         for minute in scene.history.last(NOW_MIN, busy=True)
-        if (margin_c := room(minute, scene.settings)) is not None
+        if (margin_c := least_margin_c(minute, scene.settings)) is not None
     ]
     # the hottest minute: bursts reach the threshold first
     left_min = minutes_to_limit(scene.history.minutes, min(margins, default=None))
@@ -172,20 +178,20 @@ def _thermal_residual(now: Stretch, scene: Scene) -> Judged:
     return Judged(Cause.HEAT, severity, figures)
 
 
-def _memory_residual(now: Stretch, scene: Scene) -> Judged:  # noqa: ARG001
+def _memory_residual(now: Interval, scene: Scene) -> Judged:  # noqa: ARG001
     return Judged(Cause.MEMORY_HEAT, Severity.WARNING, _heat_figures(now))
 
 
-def _clock_deficit(now: Stretch, scene: Scene) -> Judged:
+def _clock_deficit(now: Interval, scene: Scene) -> Judged:
     cause = Cause.HEAT if _is_hot(now, scene) else Cause.UNEXPLAINED
     return Judged(cause, Severity.WARNING, _heat_and_power_figures(now))
 
 
-def _hidden_limit(now: Stretch, scene: Scene) -> Judged:  # noqa: ARG001
+def _hidden_limit(now: Interval, scene: Scene) -> Judged:  # noqa: ARG001
     return Judged(Cause.HIDDEN_LIMIT, Severity.WARNING, _heat_and_power_figures(now))
 
 
-def _power_limit(now: Stretch, scene: Scene) -> Judged:
+def _power_limit(now: Interval, scene: Scene) -> Judged:
     """An INFO as long as the GPU does not draw what the lowered limit allows."""
     before_w, limit_w = scene.normal.power_limit_w or 0.0, now.power_limit_w or 0.0
     binding = (
@@ -197,12 +203,12 @@ def _power_limit(now: Stretch, scene: Scene) -> Judged:
     return Judged(Cause.POWER_CAP, Severity.WARNING if binding else Severity.INFO, figures)
 
 
-def _power_duty(now: Stretch, scene: Scene) -> Judged:
-    figures = replace(_power_figures(now), usual_power_duty=scene.normal.usual_power() or 0.0)
+def _power_duty(now: Interval, scene: Scene) -> Judged:
+    figures = replace(_power_figures(now), usual_power_duty=scene.normal.power_duty_p99() or 0.0)
     return Judged(Cause.POWER_CAP, Severity.WARNING, figures)
 
 
-JUDGES: Mapping[str, Callable[[Stretch, Scene], Judged]] = {
+JUDGES: Mapping[str, Callable[[Interval, Scene], Judged]] = {
     "thermal_duty": _thermal_duty,
     "hw_thermal": _hw_thermal,
     "brake": _brake,
@@ -216,7 +222,7 @@ JUDGES: Mapping[str, Callable[[Stretch, Scene], Judged]] = {
 }
 
 
-def _core_is_cool(now: Stretch, normal: Normal) -> bool:
+def _core_is_cool(now: Interval, normal: GpuBaseline) -> bool:
     """Whether the core is no hotter than its power explains; before that is learned: clearly cooler
     than the hottest minute of the baseline.
     """
@@ -229,7 +235,7 @@ def _core_is_cool(now: Stretch, normal: Normal) -> bool:
     )
 
 
-def heat_cause(now: Stretch, scene: Scene) -> Cause:
+def heat_cause(now: Interval, scene: Scene) -> Cause:
     """Returns MEMORY_HEAT if the memory is hot, or hotter than its power explains, and the core is
     not; else HEAT.
 
@@ -253,7 +259,7 @@ def heat_cause(now: Stretch, scene: Scene) -> Cause:
     return Cause.MEMORY_HEAT if hot and cool else Cause.HEAT
 
 
-def _heat_figures(now: Stretch) -> GpuFigures:
+def _heat_figures(now: Interval) -> GpuFigures:
     return GpuFigures(
         temp_c=now.temp_c,
         mem_temp_c=now.mem_temp_c,
@@ -265,7 +271,7 @@ def _heat_figures(now: Stretch) -> GpuFigures:
     )
 
 
-def _power_figures(now: Stretch) -> GpuFigures:
+def _power_figures(now: Interval) -> GpuFigures:
     return GpuFigures(
         power_w=now.power_w,
         power_limit_w=now.power_limit_w,
@@ -275,7 +281,7 @@ def _power_figures(now: Stretch) -> GpuFigures:
     )
 
 
-def _heat_and_power_figures(now: Stretch) -> GpuFigures:
+def _heat_and_power_figures(now: Interval) -> GpuFigures:
     return replace(
         _heat_figures(now),
         power_w=now.power_w,

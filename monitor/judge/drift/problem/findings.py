@@ -16,7 +16,7 @@ from monitor.model.times import from_us
 #: Missing readings in words, with how to get them.
 MISSING_TEXTS: Mapping[str, str] = {
     **MISSING,
-    "brake_duty": f"{MISSING['reasons']}, for the power brake",
+    "brake_duty": f"{MISSING['event_reasons']}, for the power brake",
     "top_util": "utilisation of the GPU under full load (DCGM_FI_DEV_GPU_UTIL; not on MIG)",
     "temp_c": "temperature of the GPU (DCGM_FI_DEV_GPU_TEMP)",
     "vram_used_mib": "memory in use on the GPU (DCGM_FI_DEV_FB_USED; not on GB10)",

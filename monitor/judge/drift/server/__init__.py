@@ -1,1 +1,1 @@
-"""The server's own figures: queue, engine steps, prefix cache, process starts."""
+"""The server's own figures between canaries, the workload of its users, and its prefix cache."""

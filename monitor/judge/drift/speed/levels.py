@@ -1,15 +1,15 @@
-"""Service levels from few canaries: do more of a class wait longer than its level than one in
-twenty may?
+"""Service levels from few canaries: do more canaries of a class exceed its level than one in twenty?
 
-With 20 samples there is no p95; there is a count of those that waited too long. Each canary of a
-class is one yes or no, and an e-detector (cusum.py) says when the yeses are too many, whatever the
-number of samples. A canary that a queue, a hang or a time-out kept from its first token waited too
-long, whatever the level; where no level is set, that alone counts.
+With 20 samples there is no p95; there is a count of those over the level. Each canary of a class is
+one yes or no, and an e-detector (stats/sequential.py) finds out when there are too many, whatever
+the number of samples. A canary that a queue, a hang or a timeout kept from its first token is over
+any level; where no level is set, only such canaries count.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from statistics import median
@@ -17,32 +17,28 @@ from typing import NamedTuple
 
 from monitor.judge.drift.evidence import Armed, Effect, Shift
 from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
-from monitor.judge.drift.stats.cusum import MONTH_S, ExceedanceTest
+from monitor.judge.drift.stats.sequential import MONTH_S, ExceedanceTest, wilson
 from monitor.model import CanaryPoint, Outcome, Severity
 
-BASE = 0.05  # one in twenty may be slower: that is what a p95 says
+BASE = 0.05  # one in twenty may be slower: the definition of a p95
 ALTERNATIVES = (0.1, 0.2, 0.5, 0.9)
 WEIGHTS = (0.15, 0.15, 0.15, 0.55)  # so that five in a row are enough
-USUAL_STEP_S = 60.0  # a canary a minute: from false alarms a month to observations
-TOGETHER_US = (
-    20 * SECOND_US
-)  # canaries known within this are one observation: one stall, felt by all that were due
-LEAST_SPAN_US = 2 * MINUTE_US  # what is over within two minutes was a hiccup
-CLEAR, STILL = (
-    math.log(20.0),
-    0.15,
-)  # closes when "one in twenty" is so many times likelier than this share: 27 in time in a row do
-RARE_US, RARE = (
-    60 * MINUTE_US,
-    6,
-)  # so do so many in a row that took so long: a class may be asked a few times an hour
+STEP_S = 60.0  # a canary per minute: converts false alarms a month to observations
+# canaries known within this are one observation: one stall, met by all that were due
+TOGETHER_US = 20 * SECOND_US
+LEAST_SPAN_US = 2 * MINUTE_US  # a shorter stall is ignored
+# closes when "one in twenty" is this many times likelier than a share of 0.15: after 27 canaries in
+# time in a row,
+CLEAR, STILL = math.log(20.0), 0.15
+# or after this many in a row over this time, for a class with a few canaries an hour
+RARE_US, RARE = 60 * MINUTE_US, 6
 KEPT = 60  # observations of a class that are kept for the figures
 NO_TOKEN = (Outcome.QUEUE_CAP.value, Outcome.TIMEOUT.value, Outcome.HUNG.value)
 
 
-class Seen(NamedTuple):
-    """One observation: when the first of its canaries was known, whether any waited too long, and
-    the longest wait.
+class WaitObservation(NamedTuple):
+    """Canaries of one moment: when the first was known, whether any was over the level, and the
+    longest wait.
     """
 
     known_us: int
@@ -52,7 +48,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class OpenLevel:
-    """A class that waits too long."""
+    """A class over its level."""
 
     since_us: int
     evidence: float
@@ -60,57 +56,82 @@ class OpenLevel:
 
 
 @dataclass(slots=True)
-class ClassState:
-    """One class: its test, and the last observations."""
+class ClassLevel:
+    """Test and last observations of one class."""
 
     test: ExceedanceTest = field(default_factory=ExceedanceTest)
-    seen: list[Seen] = field(default_factory=list)
+    observations: list[WaitObservation] = field(default_factory=list)
     count: int = 0
     open: OpenLevel | None = None
+
+    def take(self, observed: WaitObservation, settings: DriftSettings) -> None:
+        """Takes up one canary."""
+        if self.observations and observed.known_us - self.observations[-1].known_us < TOGETHER_US:
+            self._join(observed, settings)
+            return
+        if self.open is not None:
+            self._clear(self.open)
+        self.observations.append(observed)
+        if len(self.observations) > KEPT:
+            del self.observations[0]
+        self.count += 1
+        self._judge(observed.over, settings)
+
+    def _join(self, observed: WaitObservation, settings: DriftSettings) -> None:
+        """Adds a canary of the same moment: it counts when it is the first one over the level."""
+        last = self.observations[-1]
+        waits = [w for w in (last.waited_ms, observed.waited_ms) if w is not None]
+        longest = max(waits, default=None)
+        self.observations[-1] = last._replace(over=last.over or observed.over, waited_ms=longest)
+        if observed.over and not last.over:
+            self._judge(True, settings)
+
+    def _judge(self, over: bool, settings: DriftSettings) -> None:
+        if self.open is not None:
+            return
+        self.test.step(over, BASE, ALTERNATIVES)
+        if not over:  # a "no" is no evidence
+            return
+        evidence = self.test.log_evidence(WEIGHTS)
+        if evidence > threshold(settings):
+            since = _onset(self.observations)
+            if self.observations[-1].known_us - since >= LEAST_SPAN_US:
+                self.open = OpenLevel(since, evidence)
+
+    def _clear(self, level: OpenLevel) -> None:
+        """Closes by a CUSUM against one in seven once the last moment is complete.
+
+        Not against the share at the onset: when most canaries were over and now one in four is, the
+        level is still exceeded.
+        """
+        last = self.observations[-1]
+        gain = math.log(BASE / STILL) if last.over else math.log((1 - BASE) / (1 - STILL))
+        level.clear = max(0.0, level.clear + gain)
+        in_time = list(takewhile(lambda s: not s.over, reversed(self.observations)))
+        rare = len(in_time) >= RARE and last.known_us - in_time[-1].known_us >= RARE_US
+        if level.clear >= CLEAR or rare:
+            self.open, self.test = None, ExceedanceTest()
 
 
 @dataclass(slots=True)
 class LevelChannel:
     """All classes of one target."""
 
-    classes: dict[str, ClassState] = field(default_factory=dict)
+    classes: dict[str, ClassLevel] = field(default_factory=dict)
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """Take in one canary, at once: an alarm here waits for no block."""
+        """Takes up one canary, at once: an alarm here waits for no block."""
         over = exceeded(p, settings)
         if over is None:
             return
         state = self.classes.get(p.traffic_class)
         if state is None:
-            state = self.classes[p.traffic_class] = ClassState()
+            state = self.classes[p.traffic_class] = ClassLevel()
         waited = p.ttft_ms if p.ttft_ms is not None else p.e2e_ms
-        if state.seen and p.known_us - state.seen[-1].known_us < TOGETHER_US:
-            self._join(state, over, waited, settings)
-        else:
-            if state.open is not None:
-                _clear(state, state.open)
-            state.seen.append(Seen(p.known_us, over, waited))
-            if len(state.seen) > KEPT:
-                del state.seen[0]
-            state.count += 1
-            _judge(state, over, settings)
-
-    @staticmethod
-    def _join(state: ClassState, over: bool, waited: float | None, settings: DriftSettings) -> None:
-        """One more of the same moment: it counts when it is the first of them that waited too
-        long.
-        """
-        last = state.seen[-1]
-        longest = max((w for w in (last.waited_ms, waited) if w is not None), default=None)
-        state.seen[-1] = Seen(last.known_us, last.over or over, longest)
-        if over and not last.over:
-            _judge(state, True, settings)
-
-    def advance(self, now_us: int, settings: DriftSettings) -> None:
-        """Nothing waits for the time here; the parts of a detector are called alike."""
+        state.take(WaitObservation(p.known_us, over, waited), settings)
 
     def effects(self, settings: DriftSettings) -> dict[str, Effect]:
-        """What is open now, by traffic class. The shift is the share of observations over the level
+        """Open effects by traffic class. The shift is the share of observations over the level
         since then, in per cent.
         """
         return {
@@ -120,7 +141,7 @@ class LevelChannel:
         }
 
     def suspicion(self, settings: DriftSettings) -> float:
-        """0 … 1: how far the worst class is on its way to an alarm."""
+        """0 … 1: how close the worst class is to an alarm."""
         sums = [
             state.test.log_evidence(WEIGHTS)
             for state in self.classes.values()
@@ -129,26 +150,22 @@ class LevelChannel:
         return max(0.0, min(1.0, max(sums, default=0.0) / threshold(settings)))
 
     def armed(self, settings: DriftSettings) -> list[Armed]:
-        """Always, from the first canary; said with what it watches."""
-        found = []
-        for name, state in sorted(self.classes.items()):
-            level = settings.levels.get(name)
-            watched = (
-                "no first token in time" if level is None else f"no first token within {level:g} ms"
-            )
-            found.append(
-                Armed(
-                    f"service level of {name}",
-                    True,
-                    f"needs no learning: {watched}; {state.count} canaries so far",
-                )
-            )
-        return found
+        """Always armed, from the first canary."""
+        return [
+            _armed(name, state, settings.levels.get(name))
+            for name, state in sorted(self.classes.items())
+        ]
+
+
+def _armed(name: str, state: ClassLevel, level: float | None) -> Armed:
+    watched = "no first token in time" if level is None else f"no first token within {level:g} ms"
+    detail = f"needs no baseline: {watched}; {state.count} canaries so far"
+    return Armed(f"service level of {name}", True, detail)
 
 
 def exceeded(p: CanaryPoint, settings: DriftSettings) -> bool | None:
-    """Whether a canary waited too long for its first token; None where it says nothing (not good
-    for another reason, cold).
+    """Whether a canary is over its level; None where it says nothing (cold, or failed for another
+    reason).
     """
     if p.outcome != "ok":
         return True if p.ttft_ms is None and p.outcome in NO_TOKEN else None
@@ -160,57 +177,26 @@ def exceeded(p: CanaryPoint, settings: DriftSettings) -> bool | None:
 
 def threshold(settings: DriftSettings) -> float:
     """ln(observations to a false alarm): 0.05 a month at one a minute make ln(864,000) = 13.7."""
-    return math.log(max(2.0, MONTH_S / max(settings.false_alarms_per_month, 1e-6) / USUAL_STEP_S))
+    return math.log(max(2.0, MONTH_S / max(settings.false_alarms_per_month, 1e-6) / STEP_S))
 
 
-def _judge(state: ClassState, over: bool, settings: DriftSettings) -> None:
-    if state.open is not None:
-        return
-    state.test.step(over, BASE, ALTERNATIVES)
-    if not over:  # that is no evidence: a "no" raises no sum beyond what it settles at
-        return
-    evidence = state.test.log_evidence(WEIGHTS)
-    if evidence > threshold(settings):
-        since = _onset(state.seen)
-        if state.seen[-1].known_us - since >= LEAST_SPAN_US:
-            state.open = OpenLevel(since, evidence)
-
-
-def _clear(state: ClassState, level: OpenLevel) -> None:
-    """The last moment is over, and nobody else of it waits any more: a CUSUM back, against one in
-    seven.
-
-    Not against the share that was over at first: when most waited and now one in four does, it is
-    not over.
+def _onset(observations: Sequence[WaitObservation]) -> int:
+    """Most likely start of the run over the level: the largest sum of log-likelihood ratios back
+    from now.
     """
-    last = state.seen[-1]
-    level.clear = max(
-        0.0,
-        level.clear + (math.log(BASE / STILL) if last.over else math.log((1 - BASE) / (1 - STILL))),
-    )
-    in_time = list(takewhile(lambda s: not s.over, reversed(state.seen)))
-    rare = len(in_time) >= RARE and last.known_us - in_time[-1].known_us >= RARE_US
-    if level.clear >= CLEAR or rare:
-        state.open, state.test = None, ExceedanceTest()
-
-
-def _onset(seen: list[Seen]) -> int:
-    """Where the run of those that waited too long most likely began: the largest sum of
-    log-likelihood ratios back from now.
-    """
-    best, best_us, total = -math.inf, seen[-1].known_us, 0.0
-    for s in reversed(seen):
-        total += math.log(0.5 / BASE) if s.over else math.log(0.5 / (1 - BASE))
-        if s.over and total >= best:
-            best, best_us = total, s.known_us
+    best, best_us, total = -math.inf, observations[-1].known_us, 0.0
+    for observed in reversed(observations):
+        total += math.log(0.5 / BASE) if observed.over else math.log(0.5 / (1 - BASE))
+        if observed.over and total >= best:
+            best, best_us = total, observed.known_us
     return best_us
 
 
-def _effect(state: ClassState, level: OpenLevel, settings: DriftSettings) -> Effect:
-    since = [s for s in state.seen if s.known_us >= level.since_us]
-    over, n = sum(s.over for s in since), len(since)
+def _effect(state: ClassLevel, level: OpenLevel, settings: DriftSettings) -> Effect:
+    since = [observed for observed in state.observations if observed.known_us >= level.since_us]
+    over, n = sum(observed.over for observed in since), len(since)
     low, high = wilson(over, n)
-    waited = [s.waited_ms for s in since if s.waited_ms is not None]
+    waited = [observed.waited_ms for observed in since if observed.waited_ms is not None]
     statistic = {
         "over": over,
         "of": n,
@@ -219,14 +205,10 @@ def _effect(state: ClassState, level: OpenLevel, settings: DriftSettings) -> Eff
     }
     if waited:
         statistic["waited_ms"] = median(waited)
-    shift = Shift("over_level", 100.0 * over / max(1, n), 100.0 * low, 100.0 * high)
-    return Effect("level", shift, level.since_us, Severity.WARNING, statistic)
-
-
-def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Interval of a share (Wilson 1927): bounds in 0..1."""
-    if n == 0:
-        return 0.0, 1.0
-    share, z2 = k / n, z * z
-    middle, half = share + z2 / (2 * n), z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
+    return Effect(
+        channel="level",
+        shift=Shift("over_level", 100.0 * over / max(1, n), 100.0 * low, 100.0 * high),
+        since_us=level.since_us,
+        severity=Severity.WARNING,
+        statistic=statistic,
+    )

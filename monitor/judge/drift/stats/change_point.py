@@ -1,9 +1,9 @@
-"""Since when? The break of a line through block residuals that explains them best: a step, or a
-slope that begins.
+"""Change-point dating: the break in a line through block residuals that explains them best, a step
+or the start of a slope.
 
-The sequential tests tell *that* something was lost; the onset they found it with is the earliest
-they can make use of. Here both sides are fitted anew by weighted least squares, for every block in
-which it may have begun (Hinkley 1970; a slope: Hinkley 1971).
+The sequential tests show *that* something was lost; the onset they report is only the earliest one
+they can use. Here both sides are fitted again by weighted least squares, for every block in which
+the loss may have begun (Hinkley 1970; a slope: Hinkley 1971).
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-CLEAR = 8.0  # a break must lower the weighted squared error by so much, or all of it is one piece
+# a break must lower the weighted squared error by this much, or the series is one piece
+CLEAR = 8.0
 LEAST = 4  # values
-SLOPE_CLEARER = 6.0  # and a slope by so much more than a step, before it is preferred
+# and a slope by this much more than a step, before it is preferred
+SLOPE_CLEARER = 6.0
 
 
-class Break(NamedTuple):
-    """Where a line breaks: index of the first value behind it, weighted squared error left, and
-    whether it is a slope.
+class Breakpoint(NamedTuple):
+    """Index of the first value after a break, the weighted squared error left, and whether it is a
+    slope.
     """
 
     start: int
@@ -27,20 +29,16 @@ class Break(NamedTuple):
     slope: bool
 
 
-def find_break(values: Sequence[float], variances: Sequence[float]) -> Break | None:
-    """The downward break in a series; None when one level explains it as well. A single wild value
-    is no break (median of three).
+def find_break(values: Sequence[float], variances: Sequence[float]) -> Breakpoint | None:
+    """The downward break in a series; None when one level explains it as well. A single outlier is
+    no break (median of three).
     """
     if len(values) < LEAST:
         return None
-    values = [
-        *values[:1],
-        *(sorted(values[i - 1 : i + 2])[1] for i in range(1, len(values) - 1)),
-        *values[1:][-1:],
-    ]
+    middles = (sorted(values[i - 1 : i + 2])[1] for i in range(1, len(values) - 1))
+    values = [*values[:1], *middles, *values[1:][-1:]]
     weights = [1.0 / variance for variance in variances]
-    whole = _error(values, weights, [0.0] * len(values))
-    best: Break | None = None
+    best: Breakpoint | None = None
     for slope in (False, True):
         found = min(
             (_broken(values, weights, start, slope) for start in range(1, len(values))),
@@ -49,12 +47,15 @@ def find_break(values: Sequence[float], variances: Sequence[float]) -> Break | N
         )
         if found is not None and (best is None or found.error < best.error - SLOPE_CLEARER):
             best = found
+    whole = _error(values, weights, [0.0] * len(values))
     return best if best is not None and best.error < whole - CLEAR else None
 
 
-def _broken(values: Sequence[float], weights: Sequence[float], start: int, slope: bool) -> Break:
+def _broken(
+    values: Sequence[float], weights: Sequence[float], start: int, slope: bool
+) -> Breakpoint:
     shape = [0.0] * start + [float(i) if slope else 1.0 for i in range(1, len(values) - start + 1)]
-    return Break(start, _error(values, weights, shape), slope)
+    return Breakpoint(start, _error(values, weights, shape), slope)
 
 
 def _error(values: Sequence[float], weights: Sequence[float], shape: Sequence[float]) -> float:

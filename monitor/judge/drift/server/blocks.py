@@ -1,7 +1,7 @@
-"""One block of the server's own figures, from readings of its metrics page and from canaries. See
-flow.py.
+"""One block of the server's own figures, from readings of its metrics page and from canaries
+(channel.py).
 
-Counters run since the server's start: a growth is taken between two good readings of one process,
+Counters run since the server's start: growth is taken between two good readings of one process,
 never across a start.
 """
 
@@ -15,12 +15,17 @@ from monitor.judge.drift.settings import MINUTE_US, SECOND_US
 from monitor.model import CanaryPoint, ServerPoint
 
 GAP_US = 10 * MINUTE_US  # two readings further apart say nothing about the time between them
-QUIET_PROMPT_TOK_S = (
-    1500.0  # facts/drift.md 3.4: below it the engine's steps a second vary by 1.8 % only
+# below it the engine's steps per second vary by 1.8 % only (docs/detection.md)
+QUIET_PROMPT_TOK_S = 1500.0
+MEANS = (
+    *("running", "waiting", "kv_usage", "queue_ms", "prefill_ms"),
+    *("preemptions_h", "steps_s", "spec_acceptance"),
 )
+#: Fields that canaries know too.
+OF_CANARIES = ("running", "waiting", "kv_usage", "queue_ms", "prefill_ms", "spec_acceptance")
 
 
-class FlowBlock(NamedTuple):
+class ServerBlock(NamedTuple):
     """A block of the server's figures, means over its time; None is unknown. `prompts` and
     `requests` are others' work, as sums.
     """
@@ -38,8 +43,8 @@ class FlowBlock(NamedTuple):
     requests: float | None = None
 
 
-class FlowCanary(NamedTuple):
-    """Of a canary only what is needed here."""
+class ServerCanary(NamedTuple):
+    """The fields of a canary that a block needs."""
 
     known_us: int
     prompt_tokens: float | None
@@ -51,22 +56,22 @@ class FlowCanary(NamedTuple):
     spec_acceptance: float | None
 
     @classmethod
-    def of(cls, p: CanaryPoint) -> FlowCanary:
-        """What a good answer tells."""
+    def of(cls, p: CanaryPoint) -> ServerCanary:
+        """The fields of a good answer."""
         return cls(
-            p.known_us,
-            p.prompt_tokens,
-            p.queue_ms,
-            p.prefill_ms,
-            p.running,
-            p.waiting,
-            p.kv_usage,
-            p.spec_acceptance,
+            known_us=p.known_us,
+            prompt_tokens=p.prompt_tokens,
+            queue_ms=p.queue_ms,
+            prefill_ms=p.prefill_ms,
+            running=p.running,
+            waiting=p.waiting,
+            kv_usage=p.kv_usage,
+            spec_acceptance=p.spec_acceptance,
         )
 
 
-def prompt_length(blocks: Sequence[FlowBlock], least: float = 1.0) -> float | None:
-    """Prompt tokens a request of others, over all blocks; None where there were fewer than `least`
+def prompt_length(blocks: Sequence[ServerBlock], least: float = 1.0) -> float | None:
+    """Prompt tokens per request of others, over all blocks; None with fewer than `least`
     requests.
     """
     known = [
@@ -76,15 +81,11 @@ def prompt_length(blocks: Sequence[FlowBlock], least: float = 1.0) -> float | No
     return sum(p for p, _ in known) / requests if requests >= least else None
 
 
-def together(blocks: Sequence[FlowBlock]) -> FlowBlock:
+def merge(blocks: Sequence[ServerBlock]) -> ServerBlock:
     """An hour as one block: means of means, sums of sums."""
-    means = {
-        name: _mean([getattr(b, name) for b in blocks])
-        for name in FlowBlock._fields
-        if name not in {"at_us", "prompts", "requests"}
-    }
+    means = {name: _mean([getattr(b, name) for b in blocks]) for name in MEANS}
     known = [b for b in blocks if b.prompts is not None and b.requests is not None]
-    return FlowBlock(
+    return ServerBlock(
         blocks[0].at_us,
         prompts=sum(b.prompts or 0.0 for b in known) if known else None,
         requests=sum(b.requests or 0.0 for b in known) if known else None,
@@ -95,89 +96,70 @@ def together(blocks: Sequence[FlowBlock]) -> FlowBlock:
 def block_of(
     start_us: int,
     points: Sequence[ServerPoint],
-    canaries: Sequence[FlowCanary],
+    canaries: Sequence[ServerCanary],
     last: ServerPoint | None,
-) -> FlowBlock:
-    """From the readings of a block in order, its canaries, and the reading before it. Where the
-    page tells nothing, the canaries do.
+) -> ServerBlock:
+    """A block from its readings in order, its canaries, and the reading before it. Canaries stand in
+    for what the page does not report.
     """
-    told = FlowBlock(start_us) if not points else _of_page(start_us, points, canaries, last)
-    if not canaries or None not in (
-        told.running,
-        told.waiting,
-        told.kv_usage,
-        told.queue_ms,
-        told.prefill_ms,
-        told.spec_acceptance,
-    ):
-        return told
-    _, _, queue_ms, prefill_ms, running, waiting, kv_usage, acceptance = zip(*canaries, strict=True)
-    return told._replace(
-        running=_mean(running) if told.running is None else told.running,
-        waiting=_mean(waiting) if told.waiting is None else told.waiting,
-        kv_usage=_mean(kv_usage) if told.kv_usage is None else told.kv_usage,
-        queue_ms=_mean(queue_ms) if told.queue_ms is None else told.queue_ms,
-        prefill_ms=_mean(prefill_ms) if told.prefill_ms is None else told.prefill_ms,
-        spec_acceptance=_mean(acceptance) if told.spec_acceptance is None else told.spec_acceptance,
-    )
+    block = ServerBlock(start_us) if not points else _of_page(start_us, points, canaries, last)
+    unknown = [name for name in OF_CANARIES if getattr(block, name) is None]
+    if not canaries or not unknown:
+        return block
+    means = {name: _mean([getattr(c, name) for c in canaries]) for name in unknown}
+    return ServerBlock(**(block._asdict() | means))
 
 
 def _of_page(
     start_us: int,
     points: Sequence[ServerPoint],
-    canaries: Sequence[FlowCanary],
+    canaries: Sequence[ServerCanary],
     last: ServerPoint | None,
-) -> FlowBlock:
+) -> ServerBlock:
     good = [p for p in points if p.state == "ok"]
     runs = _runs(good if last is None or last.state != "ok" else [last, *good])
+    decoding = [(a, b) for run in runs for a, b in pairwise(run) if _is_decoding(a, b)]
     prompts, requests = _others(runs, canaries)
-    return FlowBlock(
+    return ServerBlock(
         start_us,
         running=_mean([p.running for p in good]),
         waiting=_mean([p.waiting for p in good]),
         kv_usage=_mean([p.kv_usage for p in good]),
-        queue_ms=_per(runs, "queue_s_sum", "queue_count", 1000.0),
-        prefill_ms=_per(runs, "prefill_s_sum", "prefill_count", 1000.0),
+        queue_ms=_ratio(runs, "queue_s_sum", "queue_count", 1000.0),
+        prefill_ms=_ratio(runs, "prefill_s_sum", "prefill_count", 1000.0),
         preemptions_h=_rate(runs, "preemptions", 3600.0),
-        steps_s=_rate(
-            [(a, b) for run in runs for a, b in pairwise(run) if _decodes(a, b)],
-            "engine_steps",
-            1.0,
-        ),
-        spec_acceptance=_per(runs, "accepted_tokens", "draft_tokens", 1.0),
+        steps_s=_rate(decoding, "engine_steps", 1.0),
+        spec_acceptance=_ratio(runs, "accepted_tokens", "draft_tokens", 1.0),
         prompts=prompts,
         requests=requests,
     )
 
 
-Run = Sequence[
-    ServerPoint
-    # good readings of one process, close enough to each other: its counters grew from the first to
-    # the last
-]
+#: Good readings of one process, close enough to each other: its counters grew from the first to the
+#: last.
+Run = Sequence[ServerPoint]
 
 
 def _runs(good: Sequence[ServerPoint]) -> list[Run]:
     runs: list[list[ServerPoint]] = [[]]
     for point in good:
-        if runs[-1] and not (
-            0 < point.at_us - runs[-1][-1].at_us <= GAP_US and _grew(runs[-1][-1], point)
-        ):
+        if runs[-1] and not _follows(runs[-1][-1], point):
             runs.append([])
         runs[-1].append(point)
     return [run for run in runs if len(run) > 1]
 
 
-def _grew(a: ServerPoint, b: ServerPoint) -> bool:
-    """No counter fell: it is the same process."""
+def _follows(a: ServerPoint, b: ServerPoint) -> bool:
+    """Whether two readings are close, and of the same process: no counter fell."""
     counters = (
         (a.engine_steps, b.engine_steps),
         (a.generation_tokens, b.generation_tokens),
         (a.prompt_tokens, b.prompt_tokens),
     )
-    return not any(
+    fell = any(
         before is not None and after is not None and after < before for before, after in counters
     )
+    return 0 < b.at_us - a.at_us <= GAP_US and not fell
 
 
 def _growth(runs: Sequence[Run], name: str) -> float | None:
@@ -190,32 +172,30 @@ def _growth(runs: Sequence[Run], name: str) -> float | None:
     return sum(known) if known else None
 
 
-def _per(runs: Sequence[Run], what: str, each: str, scale: float) -> float | None:
-    total, count = _growth(runs, what), _growth(runs, each)
-    return None if total is None or not count else _short(scale * total / count)
+def _ratio(runs: Sequence[Run], name: str, count: str, scale: float) -> float | None:
+    """Growth of one counter over that of another."""
+    total, n = _growth(runs, name), _growth(runs, count)
+    return None if total is None or not n else _short(scale * total / n)
 
 
 def _rate(runs: Sequence[Run], name: str, per_s: float) -> float | None:
-    growth, seconds = (
-        _growth(runs, name),
-        sum(run[-1].at_us - run[0].at_us for run in runs) / SECOND_US,
-    )
+    growth = _growth(runs, name)
+    seconds = sum(run[-1].at_us - run[0].at_us for run in runs) / SECOND_US
     return None if growth is None or seconds <= 0 else _short(per_s * growth / seconds)
 
 
-def _decodes(a: ServerPoint, b: ServerPoint) -> bool:
-    """Requests run at both ends, and few prompts were read between: then a step is a step of
-    decoding.
+def _is_decoding(a: ServerPoint, b: ServerPoint) -> bool:
+    """Whether requests run at both readings, and few prompts were read between them: then a step is
+    a step of decoding.
     """
     if not a.running or not b.running or a.prompt_tokens is None or b.prompt_tokens is None:
         return False
-    return (b.prompt_tokens - a.prompt_tokens) * SECOND_US / (
-        b.at_us - a.at_us
-    ) < QUIET_PROMPT_TOK_S
+    prompts = (b.prompt_tokens - a.prompt_tokens) * SECOND_US
+    return prompts / (b.at_us - a.at_us) < QUIET_PROMPT_TOK_S
 
 
 def _others(
-    runs: Sequence[Run], canaries: Sequence[FlowCanary]
+    runs: Sequence[Run], canaries: Sequence[ServerCanary]
 ) -> tuple[float | None, float | None]:
     """Prompt tokens and requests of others: all of them, less our own canaries."""
     prompts, requests = _growth(runs, "prompt_tokens"), _growth(runs, "requests_finished")
@@ -231,7 +211,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _short(value: float) -> float:
-    """Three digits after the point are more than any of this is exact to, and keep the stored state
-    small.
-    """
+    """Three decimals: more than the precision of any figure here, and a small stored state."""
     return round(value, 3)
