@@ -72,13 +72,15 @@ class BoundSeries:
 
     def _is_in_order(self, at_us: int) -> bool:
         """Whether a reading can be used; goes back in time after several old ones in a row."""
-        old = self.start_us is not None and at_us < self.start_us - BACK_US
-        self.behind = self.behind + 1 if old else 0
-        if self.behind >= BACK_READINGS:
-            self.open, self.behind = [], 0
-            self.closed = [bounds for bounds in self.closed if bounds.at_us <= at_us]
-            self.start_us = at_us
-        return not self.behind
+        if self.start_us is None or at_us >= self.start_us - BACK_US:
+            self.behind = 0
+            return True
+        self.behind += 1
+        if self.behind < BACK_READINGS:
+            return False
+        self.open, self.start_us, self.behind = [], at_us, 0
+        self.closed = [bounds for bounds in self.closed if bounds.at_us <= at_us]
+        return True
 
     def _current(self) -> list[UtilBounds]:
         """The open quarter, where it holds enough readings."""

@@ -24,7 +24,6 @@ class HardwareSlowdown:
     polls: int = 0  # in a row
     first_us: int = 0
     last_us: int | None = None
-    polled_us: int | None = None  # when a poll last reported on it
 
 
 @dataclass(slots=True)
@@ -37,26 +36,26 @@ class GpuConditions:
     slowdowns: dict[str, HardwareSlowdown] = field(
         default_factory=lambda: {name: HardwareSlowdown() for name in HARDWARE}
     )
+    polled_us: int | None = None  # when a poll last had event reasons
     quiet: bool = True  # no condition is open or has hits
     open: list[str] = field(default_factory=list)  # as of the last minute
 
     def note_poll(self, event_reasons: int, at_us: int) -> bool:
         """Takes up the reasons of one poll; whether they opened a condition."""
-        opened = [
-            self._note_slowdown(name, event_reasons & bit > 0, at_us)
-            for name, bit in HARDWARE.items()
-        ]
-        return any(opened)
+        self.polled_us = at_us
+        opened = False
+        for name, bit in HARDWARE.items():
+            if event_reasons & bit:
+                opened |= self._note_slowdown(name, at_us)
+            else:
+                self.slowdowns[name].polls = 0
+        return opened
 
-    def _note_slowdown(self, name: str, active: bool, at_us: int) -> bool:
+    def _note_slowdown(self, name: str, at_us: int) -> bool:
         """A hardware slowdown cuts the clock in half or more: two polls are enough, whatever the
         minute shows.
         """
         seen, state = self.slowdowns[name], self.states[name]
-        seen.polled_us = at_us
-        if not active:
-            seen.polls = 0
-            return False
         seen.first_us = at_us if seen.polls == 0 else seen.first_us
         seen.polls, seen.last_us = seen.polls + 1, at_us
         if seen.polls < POLLS or state.open:
@@ -90,7 +89,7 @@ class GpuConditions:
         seen = self.slowdowns[name]
         if seen.last_us is not None and seen.last_us >= at_us:
             return True
-        if hit is None and seen.polled_us is not None and seen.polled_us >= at_us:
+        if hit is None and self.polled_us is not None and self.polled_us >= at_us:
             return False
         return hit
 
@@ -112,9 +111,10 @@ class GpuConditions:
         for state in self.states.values():
             if state.first_us is not None and state.first_us > at_us:
                 state.first_us = at_us
-        for seen in self.slowdowns.values():
-            if seen.polled_us is not None and seen.polled_us > at_us:
-                seen.polls, seen.last_us, seen.polled_us = 0, None, None
+        if self.polled_us is not None and self.polled_us > at_us:
+            self.polled_us = None
+            for seen in self.slowdowns.values():
+                seen.polls, seen.last_us = 0, None
 
     def clear(self) -> None:
         """Ends all conditions."""

@@ -40,30 +40,39 @@ class Interval(NamedTuple):
 def merge(parts: Sequence[Interval]) -> Interval:
     """Several intervals, in order, as one, with fewer digits, since it is stored for days."""
     busy = [part for part in parts if part.busy]
-    typical = busy or parts
+    every = _columns(parts)
+    at_work = every if len(busy) == len(parts) else _columns(busy)
+    typical = at_work if busy else every
     minutes = [part.minutes for part in parts]
     return Interval(
         at_us=parts[0].at_us,
         minutes=sum(minutes),
-        busy=sum([part.busy for part in parts]),
-        temp_c=_median([part.temp_c for part in typical]),
-        mem_temp_c=_median([part.mem_temp_c for part in typical]),
-        margin_c=_median([part.margin_c for part in typical]),
-        residual_c=_median([part.residual_c for part in typical]),
-        mem_residual_c=_median([part.mem_residual_c for part in typical]),
-        sm_clock_mhz=known_median([part.sm_clock_mhz for part in busy]),
-        expected_clock_mhz=_median([part.expected_clock_mhz for part in busy]),
-        mem_clock_mhz=known_median([part.mem_clock_mhz for part in busy]),
-        util=_weighted(minutes, [part.util for part in parts]),
-        power_w=_median([part.power_w for part in typical]),
-        power_limit_w=last_known([part.power_limit_w for part in parts]),
-        vram_used_mib=last_known([part.vram_used_mib for part in parts]),
-        thermal_duty=_weighted(minutes, [part.thermal_duty for part in parts]),
-        power_duty=_weighted(minutes, [part.power_duty for part in parts]),
-        brake_duty=_weighted(minutes, [part.brake_duty for part in parts]),
+        busy=sum([part.busy for part in busy]),
+        temp_c=_median(typical["temp_c"]),
+        mem_temp_c=_median(typical["mem_temp_c"]),
+        margin_c=_median(typical["margin_c"]),
+        residual_c=_median(typical["residual_c"]),
+        mem_residual_c=_median(typical["mem_residual_c"]),
+        sm_clock_mhz=known_median(at_work["sm_clock_mhz"]),
+        expected_clock_mhz=_median(at_work["expected_clock_mhz"]),
+        mem_clock_mhz=known_median(at_work["mem_clock_mhz"]),
+        util=_weighted(minutes, every["util"]),
+        power_w=_median(typical["power_w"]),
+        power_limit_w=last_known(every["power_limit_w"]),
+        vram_used_mib=last_known(every["vram_used_mib"]),
+        thermal_duty=_weighted(minutes, every["thermal_duty"]),
+        power_duty=_weighted(minutes, every["power_duty"]),
+        brake_duty=_weighted(minutes, every["brake_duty"]),
         event_reasons=all_bits([part.event_reasons for part in parts]),
-        thermal_bits=_weighted(minutes, [part.thermal_bits for part in parts]),
+        thermal_bits=_weighted(minutes, every["thermal_bits"]),
     )
+
+
+def _columns(parts: Sequence[Interval]) -> dict[str, Sequence[float | None]]:
+    """The values of each field."""
+    if not parts:
+        return dict.fromkeys(Interval._fields, ())
+    return dict(zip(Interval._fields, zip(*parts, strict=True), strict=True))
 
 
 def last_known(values: Sequence[float | None]) -> float | None:

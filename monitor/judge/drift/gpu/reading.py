@@ -57,25 +57,10 @@ class Reading(NamedTuple):
 
 
 def reading_of_poll(p: GpuPoint) -> Reading:
-    """A poll of the driver."""
-    return Reading(
-        at_us=p.at_us,
-        sampled=False,
-        temp_c=p.temp_c,
-        mem_temp_c=p.mem_temp_c,
-        margin_c=p.margin_c,
-        sm_clock_mhz=p.sm_clock_mhz,
-        mem_clock_mhz=p.mem_clock_mhz,
-        util=p.util,
-        power_w=p.power_w,
-        power_limit_w=p.power_limit_w,
-        vram_used_mib=p.vram_used_mib,
-        event_reasons=p.event_reasons,
-        energy_j=p.energy_j,
-        throttle_thermal_ns=p.throttle_thermal_ns,
-        throttle_power_ns=p.throttle_power_ns,
-        throttle_brake_ns=p.throttle_brake_ns,
-    )
+    """A poll of the driver. The fields after time and UUID are those of a reading, in the same
+    order: there are millions of polls, and naming each field would double the cost of one.
+    """
+    return Reading(p.at_us, False, *p[2:])
 
 
 def reading_of_sample(p: CanaryPoint, top_power_w: float = 0.0) -> Reading:
