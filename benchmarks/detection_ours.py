@@ -20,7 +20,7 @@ from driftseries import DAY, KINDS, LEARN, SCENARIOS, Floats, Series, drop, seri
 
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
 from monitor.judge.drift.speed.channel import SpeedChannel
-from monitor.judge.drift.speed.load import Load
+from monitor.judge.drift.speed.load import EngineLoad
 from monitor.model import CanaryPoint, Severity
 
 MONTH = 30 * DAY
@@ -95,20 +95,20 @@ def feed(
         if point.known_us >= channel.canaries.due_us:
             channel.advance(point.known_us, SETTINGS)
             boosted = way.boost and channel.suspicion(SETTINGS) > BOOST
-            if channel.references[-1].decode.effect is not None:
+            if channel.baselines[-1].decode.judge.effect is not None:
                 yield point.known_us // MINUTE_US
 
 
 def healthy(channel: SpeedChannel, data: Series, way: Way, minutes: range, result: Result) -> None:
     """Count what is raised although nothing happened."""
     for _ in feed(channel, data, way, minutes):
-        track = channel.references[-1].decode
+        track = channel.baselines[-1].decode
         page = any(effect.severity is Severity.PAGE for effect in channel.effects(SETTINGS))
         result.pages += page
         result.warnings += not page
-        track.effect = None
-        track.watch.restart(0.0, RESTART_SD, track.model)
-        track.creep.total = 0.0
+        track.judge.effect = None
+        track.judge.drop_test.restart(0.0, RESTART_SD, track.model.noise)
+        track.judge.cusum.total = 0.0
 
 
 def onsets(seed: int) -> list[int]:
@@ -122,10 +122,10 @@ def residual(channel: SpeedChannel, data: Series) -> Floats:
     """What the load curve that was learnt in seven days leaves of each canary; NaN where the load
     is not known.
     """
-    curve = channel.references[-1].decode.curve
+    curve = channel.baselines[-1].decode.model.curve
     assert curve is not None
     levels = {
-        r: curve.expected(0, Load(float(np.log1p(r)), None))
+        r: curve.expected(0, EngineLoad(float(np.log1p(r)), None))
         for r in np.unique(data.running).tolist()
     }
     expected = np.array(
@@ -167,8 +167,8 @@ def run(kind: str, seed: int, way: Way, folder: Path) -> str:
             )
             result.delays.setdefault(name, []).append(None if raised is None else raised - onset)
     healthy(channel, data, way, range(begun, LEARN + MONTH), result)
-    track = channel.references[-1].decode
-    result.masked = track.outside / max(1, track.canaries)
+    track = channel.baselines[-1].decode
+    result.masked = track.model.outside / max(1, track.model.canaries)
     part = out.with_suffix(".part")
     part.write_text(json.dumps(asdict(result)))
     part.rename(out)

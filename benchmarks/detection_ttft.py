@@ -52,7 +52,7 @@ def feed(channel: SpeedChannel, values: Floats, begin: int) -> Iterator[int]:
         )
         if at + ANSWER_US >= channel.canaries.due_us:
             channel.advance(at + ANSWER_US, SETTINGS)
-            if channel.references[-1].ttft.effect is not None:
+            if channel.baselines[-1].ttft.judge.effect is not None:
                 yield minute
 
 
@@ -64,9 +64,9 @@ def one(seed: int) -> tuple[int, dict[float, list[int | None]]]:
     delays: dict[float, list[int | None]] = {factor: [] for factor in FACTORS}
     for onset in (*onsets(seed), LEARN + MONTH):
         for _ in feed(channel, values[begun:onset], begun):
-            track = channel.references[-1].ttft
-            alarms, track.effect, track.creep.total = alarms + 1, None, 0.0
-            track.watch.restart(0.0, RESTART_SD, track.model)
+            track = channel.baselines[-1].ttft
+            alarms, track.judge.effect, track.judge.cusum.total = alarms + 1, None, 0.0
+            track.judge.drop_test.restart(0.0, RESTART_SD, track.model.noise)
         begun, saved = onset, pickle.dumps(channel)
         for factor in FACTORS if onset < LEARN + MONTH else ():
             copy: SpeedChannel = pickle.loads(saved)  # our own bytes of a moment ago

@@ -78,7 +78,7 @@ class Story:
 def feed(
     channel: GpuChannel, points: Iterable[GpuPoint], settings: DriftSettings = SETTINGS
 ) -> GpuChannel:
-    """Look by look, as the daemon does."""
+    """Reading by look, as the daemon does."""
     last_us = 0
     for point in points:
         channel.gpu(point, settings)

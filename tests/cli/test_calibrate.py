@@ -86,7 +86,7 @@ def test_what_was_learnt_is_told_with_from_how_much_and_kept(day: History, cli: 
     kept = day.do(lambda c: detectors.load(c, 1))
     assert kept is not None
     assert kept.version == codec(Detector).version_under(DriftSettings())
-    assert codec(Detector).load(kept.state).speed.references
+    assert codec(Detector).load(kept.state).speed.baselines
     assert kept.cursor.sample == len(day.rows("SELECT id FROM sample"))
     assert kept.cursor.gpu_reading == HOURS * 60
 

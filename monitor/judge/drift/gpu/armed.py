@@ -71,7 +71,7 @@ def armed_of(
             f"unexplained heat of GPU {uuid}", thermal.armed, _from(minutes, THERMAL_MIN, "minutes")
         ),
         Armed(
-            f"baseline of the throttled time of GPU {uuid}",
+            f"throttle time baseline of GPU {uuid}",
             baseline.thermal_duty.minutes >= DUTY_MIN,
             _from(duty_minutes, int(DUTY_MIN), "minutes") + "; until then any throttling counts",
         ),

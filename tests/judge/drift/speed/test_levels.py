@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from monitor.judge.drift.evidence import Effect
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
-from monitor.judge.drift.speed.levels import LevelChannel, exceeded, threshold, wilson
+from monitor.judge.drift.speed.levels import LevelChannel, exceeded, threshold
+from monitor.judge.drift.stats.sequential import wilson
 from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings(levels={"chat": 1000.0})

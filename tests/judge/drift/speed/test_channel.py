@@ -18,7 +18,8 @@ from pydantic import TypeAdapter
 from monitor.judge.drift.evidence import Effect
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
 from monitor.judge.drift.speed import track
-from monitor.judge.drift.speed.channel import SpeedChannel, steps_between
+from monitor.judge.drift.speed.channel import SpeedChannel
+from monitor.judge.drift.speed.step_rate import steps_between
 from monitor.model import CanaryPoint, ServerPoint, Severity
 
 ADAPTER = TypeAdapter(SpeedChannel)
@@ -51,8 +52,8 @@ def test_nothing_is_said_before_it_has_learnt_and_it_says_how_far_it_is() -> Non
     channel = fed(SpeedChannel(), canaries(range(6 * HOUR), factor=step(3 * HOUR, 0.5)))
     decode = channel.armed(SETTINGS)[0]
     assert effects(channel) == {} and not decode.armed
-    assert decode.detail == "learns what is normal: 5.9 of 12 hours with canaries"
-    assert channel.reference_span() is None
+    assert decode.detail == "learning the baseline (5.9 of 12 h)"
+    assert channel.baseline_span() is None
 
 
 def test_after_half_a_day_it_is_armed_and_says_from_what(trained: bytes) -> None:
@@ -61,7 +62,7 @@ def test_after_half_a_day_it_is_armed_and_says_from_what(trained: bytes) -> None
     assert (
         decode.armed and "canaries" in decode.detail and "load from 0 to 0 other" in decode.detail
     )
-    span = channel.reference_span()
+    span = channel.baseline_span()
     assert (
         span is not None
         and minute_of(span[0]) == pytest.approx(0, abs=1)
@@ -184,7 +185,7 @@ def test_a_probe_of_three_times_a_day_has_its_level_learnt_anew() -> None:
     for point in canaries(range(0, 120 * DAY, DAY // 3)):
         channel.canary(point, SETTINGS)
         channel.advance(point.known_us, SETTINGS)
-    span = channel.reference_span()
+    span = channel.baseline_span()
     assert span is not None and minute_of(span[1]) > 100 * DAY
 
 
@@ -204,7 +205,7 @@ def test_what_was_learnt_of_the_wander_outlives_a_change_and_its_way_back() -> N
             again(learnt), canaries(range(away + 5, away + 20), factor=moves, fingerprint="two")
         )
         back = fed(changed, canaries(range(away + 20, away + 2 * HOUR), factor=moves))
-        assert math.sqrt(back.references[-1].decode.model.variance) > 0.01
+        assert math.sqrt(back.baselines[-1].decode.model.variance) > 0.01
 
 
 def test_a_restart_that_cures_it_closes_it_although_starts_scatter() -> None:
@@ -279,13 +280,13 @@ def test_one_thing_at_a_time_is_learnt_anew_so_that_no_step_takes_long(
         monkeypatch.setattr(track, name, call)
 
     noted("refine")
-    noted("fit_wander")
+    noted("fit_ar1")
     for point in canaries(range(4 * DAY)):
         now = round(minute_of(point.at_us))
         channel.canary(point, SETTINGS)
         channel.advance(point.known_us, SETTINGS)
     later = [minute for minute, _ in learnt if minute > DAY]
-    assert {name for minute, name in learnt if minute > DAY} == {"refine", "fit_wander"}
+    assert {name for minute, name in learnt if minute > DAY} == {"refine", "fit_ar1"}
     assert len(later) == len(set(later)) > 6
 
 
@@ -426,7 +427,7 @@ def test_the_last_four_configurations_are_kept(trained: bytes) -> None:
                 range(LEARNT + number * 10, LEARNT + number * 10 + 10), fingerprint=f"f{number}"
             ),
         )
-    assert [r.digest for r in channel.references] == ["f2", "f3", "f4", "f5"]
+    assert [r.digest for r in channel.baselines] == ["f2", "f3", "f4", "f5"]
 
 
 def test_what_a_person_accepts_is_normal_from_then_on(trained: bytes) -> None:
@@ -548,7 +549,7 @@ def test_slower_steps_are_found_without_canaries_slowing() -> None:
             grown = 15 * 100 * (0.95 if minute >= LEARNT else 1.0) * math.exp(draw.gauss(0, 0.005))
             steps, tokens = steps + grown, tokens + 8 * grown
             at_s = point.at_us / 1e6 + part * 15
-            channel.server(reading(at_s, steps, tokens), SETTINGS)
+            channel.server(reading(at_s, steps, tokens))
         channel.canary(point, SETTINGS)
         channel.advance(point.at_us + MINUTE_US, SETTINGS)
     assert set(effects(channel)) == {"steps"}
@@ -611,13 +612,13 @@ def test_a_canary_after_a_rest_says_nothing_beside_warm_ones(trained: bytes) -> 
     warm = list(canaries(range(LEARNT, LEARNT + HOUR)))
     slow = canaries(range(LEARNT, LEARNT + HOUR), factor=lambda _: 0.5, phase="idle", seed=1)
     both = sorted([*warm, *slow], key=lambda p: p.known_us)
-    assert fed(again(trained), iter(both)).references == fed(again(trained), iter(warm)).references
+    assert fed(again(trained), iter(both)).baselines == fed(again(trained), iter(warm)).baselines
 
 
 def test_a_configuration_that_could_not_be_read_is_no_other_one(trained: bytes) -> None:
     read = list(canaries(range(LEARNT, LEARNT + HOUR), factor=step(LEARNT, 0.9)))
     some = [p._replace(fingerprint=None) if i % 5 == 4 else p for i, p in enumerate(read)]
-    assert fed(again(trained), iter(some)).references == fed(again(trained), iter(read)).references
+    assert fed(again(trained), iter(some)).baselines == fed(again(trained), iter(read)).baselines
 
 
 def test_what_was_learnt_before_the_configuration_could_be_read_is_kept() -> None:
@@ -643,8 +644,7 @@ def test_readings_without_canaries_are_not_kept() -> None:
                 engine_steps=1500.0 * i,
                 generation_tokens=12000.0 * i,
                 prompt_tokens=0.0,
-            ),
-            SETTINGS,
+            )
         )
         channel.advance(at_us, SETTINGS)
     assert len(channel.rates) < 50

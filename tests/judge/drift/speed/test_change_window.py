@@ -12,7 +12,8 @@ from healthy import DAY, HOUR, SETTINGS, START_US, canaries, step
 from pydantic import TypeAdapter
 
 from monitor.judge.drift.settings import MINUTE_US
-from monitor.judge.drift.window import ChangeWindow, Comparison, hodges_lehmann, rank_test, slower
+from monitor.judge.drift.speed.change_window import ChangeComparison, ChangeWindow
+from monitor.judge.drift.stats.rank import hodges_lehmann, rank_test
 
 CHANGE = 6 * HOUR
 
@@ -23,18 +24,18 @@ def mixed(minute: int) -> float:
 
 def compared(
     share: float = 1.0, wait: float = 1.0, minutes: int = 60, **kind: object
-) -> dict[str, Comparison]:
+) -> dict[str, ChangeComparison]:
     window = ChangeWindow()
     for point in canaries(range(CHANGE), running=mixed):
-        window.canary(point, SETTINGS)
-    assert window.compare(SETTINGS) == [] and window.armed(SETTINGS)
+        window.canary(point)
+    assert window.compare(SETTINGS) == []
     after = range(CHANGE, CHANGE + minutes)
     running = kind.get("running", mixed)
     assert callable(running)
     for point in canaries(
         after, factor=step(0, share), wait_factor=step(0, wait), running=running, fingerprint="two"
     ):
-        window.canary(point, SETTINGS)
+        window.canary(point)
     return {c.channel: c for c in window.compare(SETTINGS)}
 
 
@@ -50,7 +51,7 @@ def test_what_became_of_the_decode_rate_is_told_with_an_interval(
 
 def test_decode_and_first_token_are_compared_apart() -> None:
     found = compared(wait=1.6)
-    assert set(slower(found.values())) == {"ttft"}
+    assert {name for name, c in found.items() if c.verdict == "slower"} == {"ttft"}
     shift = found["ttft"].shift
     assert (
         shift is not None
@@ -75,40 +76,40 @@ def test_a_few_canaries_are_not_enough_yet() -> None:
 def test_a_first_configuration_is_no_change() -> None:
     window = ChangeWindow()
     for point in canaries(range(30)):
-        window.canary(point, SETTINGS)
-    assert window.window is None
+        window.canary(point)
+    assert window.change is None
 
 
 def test_what_was_before_stays_as_it_was() -> None:
     window = ChangeWindow()
     for point in canaries(range(CHANGE)):
-        window.canary(point, SETTINGS)
+        window.canary(point)
     for point in canaries(range(CHANGE, CHANGE + 300), factor=step(0, 0.9), fingerprint="two"):
-        window.canary(point, SETTINGS)
-    assert window.window is not None
-    assert max(kept.known_us for kept in window.window.before) < START_US + CHANGE * MINUTE_US
+        window.canary(point)
+    assert window.change is not None
+    assert max(kept.known_us for kept in window.change.before) < START_US + CHANGE * MINUTE_US
 
 
 def test_a_second_change_before_anything_is_known_compares_with_what_was_before_both() -> None:
     window = ChangeWindow()
     for point in canaries(range(CHANGE)):
-        window.canary(point, SETTINGS)
+        window.canary(point)
     for number, minutes in enumerate((range(CHANGE, CHANGE + 3), range(CHANGE + 3, CHANGE + 60))):
         for point in canaries(minutes, factor=step(0, 0.9), fingerprint=f"new {number}"):
-            window.canary(point, SETTINGS)
+            window.canary(point)
     assert {c.channel: c.verdict for c in window.compare(SETTINGS)}["decode"] == "slower"
 
 
 def test_a_comparison_is_over_after_a_day() -> None:
     window = ChangeWindow()
     for point in canaries(range(CHANGE)):
-        window.canary(point, SETTINGS)
+        window.canary(point)
     last = next(islice(canaries(range(CHANGE, CHANGE + 1), fingerprint="two"), 1))
-    window.canary(last, SETTINGS)
-    window.advance(last.known_us + DAY * MINUTE_US // 2, SETTINGS)
-    assert window.window is not None
-    window.advance(last.known_us + 2 * DAY * MINUTE_US, SETTINGS)
-    assert window.window is None
+    window.canary(last)
+    window.advance(last.known_us + DAY * MINUTE_US // 2)
+    assert window.change is not None
+    window.advance(last.known_us + 2 * DAY * MINUTE_US)
+    assert window.change is None
 
 
 def test_hodges_lehmann_is_the_median_of_all_differences() -> None:
@@ -150,9 +151,9 @@ def test_the_rank_test_of_one_stratum_is_mann_and_whitneys() -> None:
 def test_a_dump_in_the_middle_changes_nothing() -> None:
     adapter, window = TypeAdapter(ChangeWindow), ChangeWindow()
     for point in canaries(range(50)):
-        window.canary(point, SETTINGS)
+        window.canary(point)
     for point in canaries(range(50, 80), fingerprint="two"):
-        window.canary(point, SETTINGS)
+        window.canary(point)
     assert adapter.validate_json(adapter.dump_json(window)) == window
 
 
@@ -160,5 +161,5 @@ def test_what_is_kept_is_bounded() -> None:
     window = ChangeWindow()
     for point in canaries(range(2 * CHANGE), running=mixed, probes=tuple("abcd")):
         changed = "two" if point.at_us >= START_US + CHANGE * MINUTE_US else "one"
-        window.canary(point._replace(fingerprint=changed), SETTINGS)
+        window.canary(point._replace(fingerprint=changed))
     assert len(TypeAdapter(ChangeWindow).dump_json(window)) < 200_000

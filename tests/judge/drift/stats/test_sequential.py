@@ -7,22 +7,15 @@ import random
 
 import pytest
 
-from monitor.judge.drift.settings import DriftSettings
-from monitor.judge.drift.stats.cusum import (
-    ExceedanceTest,
-    LevelCusum,
-    Sizes,
-    StepWatch,
-    Wander,
-    log_threshold,
-    warnings_per_month,
-)
+from monitor.judge.drift.stats.ar1 import Ar1Noise
+from monitor.judge.drift.stats.drop_test import DropSizes, DropTest
+from monitor.judge.drift.stats.sequential import ExceedanceTest, LevelCusum, log_threshold
 
-QUIET = Wander(math.exp(-1 / 8), 0.004**2)
-SIZES = Sizes(0.0305, 0.0834, 0.0025)
+QUIET = Ar1Noise(math.exp(-1 / 8), 0.004**2)
+SIZES = DropSizes(0.0305, 0.0834, 0.0025)
 
 
-def wandering(n: int, seed: int, model: Wander = QUIET, noise: float = 0.002) -> list[float]:
+def wandering(n: int, seed: int, model: Ar1Noise = QUIET, noise: float = 0.002) -> list[float]:
     draw = random.Random(seed)
     w, found = draw.gauss(0, math.sqrt(model.variance)), []
     for _ in range(n):
@@ -32,7 +25,7 @@ def wandering(n: int, seed: int, model: Wander = QUIET, noise: float = 0.002) ->
 
 
 def watched(values: list[float], noise: float = 0.002) -> list[float]:
-    watch, found = StepWatch(), []
+    watch, found = DropTest(), []
     watch.restart(0.0, 0.001, QUIET)
     for i, value in enumerate(values):
         watch.step(i, value, noise, QUIET, SIZES)
@@ -70,7 +63,7 @@ def test_one_wild_block_is_forgotten_within_two() -> None:
 
 def test_the_onset_is_dated_to_the_block_of_the_drop() -> None:
     values = [v - (0.05 if i >= 100 else 0.0) for i, v in enumerate(wandering(106, 4))]
-    watch = StepWatch()
+    watch = DropTest()
     watch.restart(0.0, 0.001, QUIET)
     for i, value in enumerate(values):
         watch.step(i, value, 0.002, QUIET, SIZES)
@@ -79,7 +72,7 @@ def test_the_onset_is_dated_to_the_block_of_the_drop() -> None:
 
 
 def test_the_offset_of_a_new_process_is_taken_for_its_constant_and_not_for_a_drop() -> None:
-    watch = StepWatch()
+    watch = DropTest()
     watch.restart(0.0, 0.02, QUIET)
     largest = 0.0
     for i, value in enumerate(wandering(200, 5)):
@@ -90,12 +83,12 @@ def test_the_offset_of_a_new_process_is_taken_for_its_constant_and_not_for_a_dro
 
 
 def test_what_the_filter_expects_is_as_uncertain_as_it_says() -> None:
-    values, watch, scaled = wandering(3000, 6), StepWatch(), []
+    values, watch, scaled = wandering(3000, 6), DropTest(), []
     watch.restart(0.0, 0.001, QUIET)
     for i, value in enumerate(values):
-        before = QUIET.phi * watch.wander + watch.constant
+        before = QUIET.phi * watch.noise + watch.constant
         variance = (
-            QUIET.phi**2 * watch.var_wander
+            QUIET.phi**2 * watch.var_noise
             + QUIET.variance * (1 - QUIET.phi**2)
             + 0.002**2
             + watch.var_constant
@@ -106,7 +99,7 @@ def test_what_the_filter_expects_is_as_uncertain_as_it_says() -> None:
 
 
 def test_memory_for_onsets_is_bounded() -> None:
-    watch = StepWatch()
+    watch = DropTest()
     watch.restart(0.0, 0.001, QUIET)
     for i in range(500):
         watch.step(i, -0.012, 0.03, QUIET, SIZES)
@@ -129,10 +122,6 @@ def test_the_level_cusum_dates_the_onset_to_where_it_left_zero() -> None:
 
 def test_the_threshold_is_the_log_of_steps_to_a_false_alarm_times_detectors() -> None:
     assert log_threshold(0.05, 300.0, 4) == pytest.approx(math.log(600 * 288 * 4))
-
-
-def test_warnings_may_cost_six_times_as_many_false_alarms_as_pages() -> None:
-    assert warnings_per_month(DriftSettings(false_alarms_per_month=0.05)) == pytest.approx(0.3)
 
 
 def test_the_exceedance_test_follows_its_recursion() -> None:

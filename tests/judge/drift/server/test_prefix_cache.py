@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from monitor.judge.drift.server.prefix_cache import PrefixChannel
+from monitor.judge.drift.server.prefix_cache import PrefixCacheChannel
 from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint
 
@@ -19,7 +19,7 @@ class Pairs:
 
     def __init__(self, tells_tokens: bool = True) -> None:
         self.channel, self.tells_tokens, self.chance, self.number = (
-            PrefixChannel(),
+            PrefixCacheChannel(),
             tells_tokens,
             Random(1),
             0,
@@ -141,15 +141,15 @@ def test_misses_since_the_process_began_need_fewer_pairs() -> None:
 
 
 def test_the_second_of_another_pair_is_not_compared_with_the_first_of_this() -> None:
-    channel = PrefixChannel()
+    channel = PrefixCacheChannel()
     first = CanaryPoint(START_US, START_US + SECOND_US, "pair", ttft_ms=28.0)
     late = first._replace(
         at_us=START_US + EVERY_US, known_us=START_US + EVERY_US, probe="pair-again", ttft_ms=10.0
     )
     channel.canary(first, SETTINGS)
     channel.canary(late, SETTINGS)
-    assert not channel.learnt
+    assert not channel.learned
 
 
 def test_state_is_bounded() -> None:
-    assert len(Pairs().play(2000).channel.learnt) == 504
+    assert len(Pairs().play(2000).channel.learned) == 504

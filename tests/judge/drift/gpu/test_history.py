@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from monitor.judge.drift.gpu.history import GpuHistory
-from monitor.judge.drift.gpu.readings import Stretch
+from monitor.judge.drift.gpu.interval import Interval
 from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US
 
 
-def minute(at: int, clock: float = 1980.0, util: float = 0.9, **changes: object) -> Stretch:
-    return Stretch(
+def minute(at: int, clock: float = 1980.0, util: float = 0.9, **changes: object) -> Interval:
+    return Interval(
         at * MINUTE_US, 1, 1, temp_c=60.0, sm_clock_mhz=clock, util=util, power_w=400.0
     )._replace(**changes)
 
 
-def history(*minutes: Stretch) -> GpuHistory:
+def history(*minutes: Interval) -> GpuHistory:
     found = GpuHistory()
     for one in minutes:
         found.add(one)
@@ -24,34 +24,34 @@ def test_now_stands_beside_before() -> None:
     gpu = history(
         *[minute(at) for at in range(60)], *[minute(at, clock=1700.0) for at in range(60, 120)]
     )
-    signs = gpu.signs("GPU-1", (0, HOUR_US), (HOUR_US, 2 * HOUR_US), ())
-    assert (signs.sm_clock_mhz.before, signs.sm_clock_mhz.now) == (1980.0, 1700.0)
+    compared = gpu.compare("GPU-1", (0, HOUR_US), (HOUR_US, 2 * HOUR_US), ())
+    assert (compared.sm_clock_mhz.before, compared.sm_clock_mhz.now) == (1980.0, 1700.0)
 
 
 def test_a_few_minutes_are_enough_for_now() -> None:
     gpu = history(
         *[minute(at) for at in range(60)], *[minute(at, clock=1700.0) for at in range(60, 63)]
     )
-    assert gpu.signs("GPU-1", (0, HOUR_US), (HOUR_US, 2 * HOUR_US), ()).sm_clock_mhz.now == 1700.0
+    assert gpu.compare("GPU-1", (0, HOUR_US), (HOUR_US, 2 * HOUR_US), ()).sm_clock_mhz.now == 1700.0
 
 
 def test_before_is_taken_under_like_utilisation() -> None:
     light = [minute(at, clock=1900.0, util=0.3, power_w=200.0) for at in range(60)]
     heavy = [minute(at, clock=1980.0, util=0.9) for at in range(60, 120)]
     gpu = history(*light, *heavy, *[minute(at, clock=1700.0, util=0.85) for at in range(120, 180)])
-    signs = gpu.signs("GPU-1", (0, 2 * HOUR_US), (2 * HOUR_US, 3 * HOUR_US), ())
-    assert signs.sm_clock_mhz.before == 1980.0
-    assert signs.util.before is not None
+    compared = gpu.compare("GPU-1", (0, 2 * HOUR_US), (2 * HOUR_US, 3 * HOUR_US), ())
+    assert compared.sm_clock_mhz.before == 1980.0
+    assert compared.util.before is not None
     assert (
-        0.5 < signs.util.before < 0.7
+        0.5 < compared.util.before < 0.7
     )  # of all the time: compared with its like a neighbour could not be seen
 
 
 def test_a_time_that_nothing_is_known_of_is_unknown() -> None:
-    signs = history(minute(0)).signs(
+    compared = history(minute(0)).compare(
         "GPU-1", (5 * HOUR_US, 6 * HOUR_US), (7 * HOUR_US, 8 * HOUR_US), ("power",)
     )
-    assert (signs.sm_clock_mhz.before, signs.sm_clock_mhz.now, signs.missing) == (
+    assert (compared.sm_clock_mhz.before, compared.sm_clock_mhz.now, compared.missing) == (
         None,
         None,
         ("power",),
@@ -63,7 +63,9 @@ def test_days_ago_is_known_by_the_hour() -> None:
         *[minute(at, clock=1980.0 if at < 24 * 60 else 1700.0) for at in range(3 * 24 * 60)]
     )
     assert (
-        gpu.signs("GPU-1", (0, DAY_US - HOUR_US), (2 * DAY_US, 3 * DAY_US), ()).sm_clock_mhz.before
+        gpu.compare(
+            "GPU-1", (0, DAY_US - HOUR_US), (2 * DAY_US, 3 * DAY_US), ()
+        ).sm_clock_mhz.before
         == 1980.0
     )
     assert len(gpu.minutes) + len(gpu.blocks) + len(gpu.hours) < 250
@@ -85,6 +87,6 @@ def test_what_is_dated_later_can_be_forgotten_and_blocks_go_on_on_the_same_grid(
         gpu.add(minute(at))
     assert [block.at_us // MINUTE_US for block in gpu.blocks] == [0, 5, 10, 10, 15]
     assert (
-        gpu.signs("GPU-1", (0, 10 * MINUTE_US), (10 * MINUTE_US, HOUR_US), ()).sm_clock_mhz.now
+        gpu.compare("GPU-1", (0, 10 * MINUTE_US), (10 * MINUTE_US, HOUR_US), ()).sm_clock_mhz.now
         == 1980.0
     )

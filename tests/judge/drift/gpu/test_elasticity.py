@@ -29,7 +29,7 @@ def learnt(
         point = SAMPLE._replace(
             sm_clock_mhz=clock, decode_tok_s=50.0 * speed, ttft_ms=300.0 / speed, **changes
         )
-        found.canary(point, SETTINGS)
+        found.canary(point)
     return found
 
 
@@ -73,8 +73,7 @@ def test_samples_whose_speed_has_other_reasons_teach_nothing(changes: dict[str, 
     found = Elasticity()
     for clock in (1980.0, 1500.0) * 50:
         found.canary(
-            SAMPLE._replace(**{"sm_clock_mhz": clock, "decode_tok_s": clock / 40, **changes}),
-            SETTINGS,
+            SAMPLE._replace(**{"sm_clock_mhz": clock, "decode_tok_s": clock / 40, **changes})
         )
     assert found.decode().value == DECODE.mean
 
@@ -85,8 +84,7 @@ def test_a_slowed_memory_is_not_taken_for_the_sm_clock() -> None:
         found.canary(
             SAMPLE._replace(
                 sm_clock_mhz=clock, mem_clock_mhz=memory, decode_tok_s=50.0 * memory / 2619.0
-            ),
-            SETTINGS,
+            )
         )
     assert abs(found.decode().value - DECODE.mean) < 0.02
 
@@ -100,8 +98,7 @@ def test_load_is_not_taken_for_the_clock() -> None:
                 sm_clock_mhz=1980.0 - 200.0 * busy,
                 running=8.0 * busy,
                 decode_tok_s=50.0 - 20.0 * busy,
-            ),
-            SETTINGS,
+            )
         )
     assert abs(found.decode().value - DECODE.mean) < 0.02
 
@@ -129,8 +126,7 @@ def test_the_memory_of_other_groups_does_not_move_the_share() -> None:
         found.canary(
             SAMPLE._replace(
                 probe="long", sm_clock_mhz=clock, decode_tok_s=7.0 / time, ttft_ms=5000.0 * time
-            ),
-            SETTINGS,
+            )
         )
     assert abs(found.decode().value - 0.5) < 0.05
 
@@ -138,5 +134,5 @@ def test_the_memory_of_other_groups_does_not_move_the_share() -> None:
 def test_what_is_kept_is_bounded() -> None:
     found = Elasticity()
     for number in range(500):
-        found.canary(SAMPLE._replace(probe=f"probe-{number}"), SETTINGS)
+        found.canary(SAMPLE._replace(probe=f"probe-{number}"))
     assert len(found.decode_groups) <= 24

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from monitor.judge.drift.server.starts import StartChannel, slope_per_h
 from monitor.judge.drift.settings import HOUR_US, MINUTE_US, DriftSettings
-from monitor.judge.drift.speed.offsets import StartOffset
+from monitor.judge.drift.speed.start_offsets import StartOffset
+from monitor.judge.drift.speed.starts import StartChannel, slope_per_h
 from monitor.model import CanaryPoint, Severity
 
 SETTINGS = DriftSettings()
@@ -31,8 +31,7 @@ def channel() -> StartChannel:
         found.canary(
             CanaryPoint(
                 process_us, process_us + MINUTE_US, process_start_us=process_us, fingerprint="a"
-            ),
-            SETTINGS,
+            )
         )
     return found
 

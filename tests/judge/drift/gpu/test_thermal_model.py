@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpustories import Story, warmed
 
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.gpu.readings import look_of_gpu
+from monitor.judge.drift.gpu.reading import reading_of_poll
 from monitor.judge.drift.gpu.thermal_model import ThermalModel
 from monitor.judge.drift.settings import SECOND_US
 from monitor.model import GpuPoint
@@ -41,7 +41,7 @@ def test_of_a_healthy_gpu_power_explains_the_temperature_also_while_it_warms_up(
 
 def test_the_resistance_that_was_learnt_is_that_of_the_gpu() -> None:
     channel = learnt(warmed(varied(10.0).points))
-    assert abs(sum(channel.normal.thermal.core.slopes[1:]) - 0.054) < 0.004
+    assert abs(sum(channel.baseline.thermal.core.slopes[1:]) - 0.054) < 0.004
 
 
 def test_what_a_clogged_heat_sink_adds_is_left_over() -> None:
@@ -82,7 +82,7 @@ def test_the_energy_counter_is_believed_rather_than_a_moment_of_power() -> None:
     for second in range(0, 3600, 10):
         joules += 3000.0  # 300 W
         point = GpuPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=90.0, energy_j=joules)
-        model.step(look_of_gpu(point))
+        model.step(reading_of_poll(point))
     assert all(abs(watts - 300.0) < 1.0 for watts in model.filters)
 
 
@@ -90,7 +90,7 @@ def test_an_energy_counter_that_was_reset_is_left_out() -> None:
     model = ThermalModel()
     for second, joules in ((0, 9e9), (10, 5.0), (20, 3005.0)):
         model.step(
-            look_of_gpu(
+            reading_of_poll(
                 GpuPoint(second * SECOND_US, "GPU-1", temp_c=50.0, power_w=300.0, energy_j=joules)
             )
         )

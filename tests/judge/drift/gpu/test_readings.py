@@ -5,35 +5,34 @@ from __future__ import annotations
 import pytest
 from gpustories import HEALTHY
 
-from monitor.judge.drift.gpu.readings import (
-    Look,
-    Stretch,
-    look_of_gpu,
-    look_of_sample,
-    merged,
-    middle,
-    minute_of,
-    tells_of_gpu,
+from monitor.judge.drift.gpu.interval import Interval, merge
+from monitor.judge.drift.gpu.minute import minute_of
+from monitor.judge.drift.gpu.reading import (
+    Reading,
+    has_gpu_reading,
+    reading_of_poll,
+    reading_of_sample,
 )
 from monitor.judge.drift.settings import SECOND_US
+from monitor.judge.drift.stats.robust import known_median
 from monitor.model import CanaryPoint
 
 SECOND_NS = 10**9
 
 
-def look(at_s: float, **changes: object) -> Look:
-    return look_of_gpu(HEALTHY._replace(at_us=int(at_s * SECOND_US), **changes))
+def look(at_s: float, **changes: object) -> Reading:
+    return reading_of_poll(HEALTHY._replace(at_us=int(at_s * SECOND_US), **changes))
 
 
-def minute(*looks: Look, before: Look | None = None) -> Stretch:
+def minute(*looks: Reading, before: Reading | None = None) -> Interval:
     return minute_of(0, looks, before, top_power_w=400.0)
 
 
 def test_the_median_is_of_what_is_known() -> None:
-    assert middle([3.0, None, 1.0, 2.0]) == 2.0
-    assert middle([1.0, 4.0]) == 2.5
-    assert middle([None]) is None
-    assert middle([]) is None
+    assert known_median([3.0, None, 1.0, 2.0]) == 2.0
+    assert known_median([1.0, 4.0]) == 2.5
+    assert known_median([None]) is None
+    assert known_median([]) is None
 
 
 def test_the_clock_of_a_minute_is_the_median_of_its_busy_looks() -> None:
@@ -89,13 +88,13 @@ def test_bits_are_those_of_busy_looks() -> None:
             look(0, event_reasons=0x20),
             look(5, event_reasons=0x4),
             look(10, util=0.0, event_reasons=0x1),
-        ).reasons
+        ).event_reasons
         == 0x24
     )
-    assert minute(look(0, event_reasons=None)).reasons is None
+    assert minute(look(0, event_reasons=None)).event_reasons is None
 
 
-def sample(**changes: object) -> Look:
+def sample(**changes: object) -> Reading:
     point = CanaryPoint(
         0,
         2 * SECOND_US,
@@ -105,7 +104,7 @@ def sample(**changes: object) -> Look:
         gpu_util=0.3,
         throttle_thermal_ms=500.0,
     )
-    return look_of_sample(point._replace(**changes))
+    return reading_of_sample(point._replace(**changes))
 
 
 def test_a_sample_tells_the_clock_where_polls_saw_no_work() -> None:
@@ -136,7 +135,7 @@ def test_more_than_can_have_passed_between_two_readings_is_unknown(
     hardware, heat may be counted twice.
     """
     most_ms = counters * 12_000.0
-    share = f"{name}_share"
+    share = f"{name}_duty"
     assert getattr(sample(**{f"throttle_{name}_ms": most_ms}), share) == 1.0
     assert getattr(sample(**{f"throttle_{name}_ms": most_ms + 1.0}), share) is None
     assert getattr(sample(**{f"throttle_{name}_ms": 40_000_000.0}), share) is None
@@ -147,7 +146,7 @@ NAMELESS = {"known_us": 0, "e2e_ms": None}  # no duration was told
 
 def test_of_an_answer_of_unknown_length_no_share_of_time_is_known() -> None:
     found = sample(**NAMELESS, throttle_thermal_ms=500.0, throttle_power_ms=0.0, gpu_util=0.9)
-    assert (found.thermal_share, found.power_share) == (None, None)
+    assert (found.thermal_duty, found.power_duty) == (None, None)
 
 
 def test_the_length_is_that_of_first_token_and_rate_where_no_duration_was_told() -> None:
@@ -159,7 +158,7 @@ def test_the_length_is_that_of_first_token_and_rate_where_no_duration_was_told()
         throttle_thermal_ms=500.0,
         gpu_util=0.1,
     )
-    assert (found.thermal_share, found.sm_clock_mhz) == (0.25, 1980.0)
+    assert (found.thermal_duty, found.sm_clock_mhz) == (0.25, 1980.0)
     short = sample(
         **NAMELESS, ttft_ms=20.0, completion_tokens=8.0, decode_tok_s=100.0, gpu_util=0.9
     )
@@ -170,8 +169,10 @@ def test_the_clock_beside_an_answer_of_unknown_length_counts_where_the_gpu_was_a
     assert sample(**NAMELESS, gpu_util=0.9).sm_clock_mhz == 1980.0
     assert sample(**NAMELESS, gpu_util=0.0).sm_clock_mhz is None
     by_power = CanaryPoint(0, 0, gpu_uuid="GPU-1", sm_clock_mhz=1980.0, power_w=300.0)
-    assert look_of_sample(by_power, top_power_w=400.0).sm_clock_mhz == 1980.0
-    assert look_of_sample(by_power._replace(power_w=70.0), top_power_w=400.0).sm_clock_mhz is None
+    assert reading_of_sample(by_power, top_power_w=400.0).sm_clock_mhz == 1980.0
+    assert (
+        reading_of_sample(by_power._replace(power_w=70.0), top_power_w=400.0).sm_clock_mhz is None
+    )
 
 
 def test_where_the_gpu_does_not_tell_whether_it_worked_tokens_do() -> None:
@@ -185,7 +186,7 @@ def test_other_readings_count_whatever_the_length() -> None:
 
 
 def test_any_reading_a_gpu_can_be_judged_by_is_enough() -> None:
-    assert not tells_of_gpu(CanaryPoint(0, 0, gpu_uuid="GPU-1"))
+    assert not has_gpu_reading(CanaryPoint(0, 0, gpu_uuid="GPU-1"))
     for name in (
         "sm_clock_mhz",
         "gpu_temp_c",
@@ -194,13 +195,13 @@ def test_any_reading_a_gpu_can_be_judged_by_is_enough() -> None:
         "throttle_thermal_ms",
         "throttle_brake_ms",
     ):
-        assert tells_of_gpu(CanaryPoint(0, 0, gpu_uuid="GPU-1")._replace(**{name: 0.0}))
+        assert has_gpu_reading(CanaryPoint(0, 0, gpu_uuid="GPU-1")._replace(**{name: 0.0}))
 
 
 def test_stretches_are_merged_by_their_busy_minutes_and_shares_by_time() -> None:
-    busy = Stretch(0, 1, 1, temp_c=80.0, sm_clock_mhz=1900.0, util=0.9, thermal_duty=0.5)
-    idle = Stretch(60, 3, 0, temp_c=50.0, util=0.1, thermal_duty=0.1)
-    found = merged([busy, idle])
+    busy = Interval(0, 1, 1, temp_c=80.0, sm_clock_mhz=1900.0, util=0.9, thermal_duty=0.5)
+    idle = Interval(60, 3, 0, temp_c=50.0, util=0.1, thermal_duty=0.1)
+    found = merge([busy, idle])
     assert (found.minutes, found.busy, found.temp_c, found.sm_clock_mhz) == (4, 1, 80.0, 1900.0)
     assert (found.util, found.thermal_duty) == (0.3, 0.2)
 
@@ -210,8 +211,8 @@ def test_a_limit_is_the_last_one_that_was_told() -> None:
         minute(look(0, power_limit_w=700.0), look(50, power_limit_w=500.0)).power_limit_w == 500.0
     )
     assert (
-        merged(
-            [Stretch(0, power_limit_w=700.0), Stretch(1, power_limit_w=500.0), Stretch(2)]
+        merge(
+            [Interval(0, power_limit_w=700.0), Interval(1, power_limit_w=500.0), Interval(2)]
         ).power_limit_w
         == 500.0
     )

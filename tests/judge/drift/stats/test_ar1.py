@@ -10,44 +10,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.judge.drift.speed.offsets import Start, scatter_of
-from monitor.judge.drift.stats.ar1 import _covariance, fit_wander
-from monitor.judge.drift.stats.blocks import Block
+from monitor.judge.drift.speed.start_offsets import StartMean, scatter_of
+from monitor.judge.drift.stats.ar1 import _covariance, fit_ar1
+from monitor.judge.drift.stats.blocks import ResidualBlock
 
 
 def wandering(
     n: int, sd: float, tau: float, noise: float, white: float = 0.0, seed: int = 1
-) -> list[Block]:
+) -> list[ResidualBlock]:
     draw, phi = random.Random(seed), math.exp(-1 / tau)
     w, found = draw.gauss(0, sd), []
     for i in range(n):
         w = phi * w + draw.gauss(0, sd * math.sqrt(1 - phi * phi))
-        found.append(Block(i, 5, w + draw.gauss(0, noise) + draw.gauss(0, white), noise))
+        found.append(ResidualBlock(i, 5, w + draw.gauss(0, noise) + draw.gauss(0, white), noise))
     return found
 
 
 def test_wander_is_told_from_noise() -> None:
-    model = fit_wander(wandering(6000, 0.006, 8, 0.01), 0.0015)
+    model = fit_ar1(wandering(6000, 0.006, 8, 0.01), 0.0015)
     assert math.sqrt(model.variance) == pytest.approx(0.006, rel=0.15)
     assert -1 / math.log(model.phi) == pytest.approx(8, rel=0.6)
     assert math.sqrt(model.white) < 0.003
 
 
 def test_noise_that_single_canaries_do_not_explain_is_named_apart() -> None:
-    model = fit_wander(wandering(6000, 0.004, 8, 0.004, white=0.006), 0.0015)
+    model = fit_ar1(wandering(6000, 0.004, 8, 0.004, white=0.006), 0.0015)
     assert math.sqrt(model.white) == pytest.approx(0.006, rel=0.2)
 
 
 def test_a_quiet_server_is_never_taken_for_quieter_than_the_least() -> None:
-    model = fit_wander(wandering(6000, 0.0, 8, 0.0001), 0.0015)
+    model = fit_ar1(wandering(6000, 0.0, 8, 0.0001), 0.0015)
     assert math.sqrt(model.variance) >= 0.0015
 
 
 def test_a_short_history_is_taken_for_a_usual_one() -> None:
-    assert math.sqrt(
-        fit_wander(wandering(30, 0.0001, 8, 0.0001), 0.0015).variance
-    ) == pytest.approx(0.005)
-    half_a_day = math.sqrt(fit_wander(wandering(144, 0.0001, 8, 0.0001), 0.0015).variance)
+    assert math.sqrt(fit_ar1(wandering(30, 0.0001, 8, 0.0001), 0.0015).variance) == pytest.approx(
+        0.005
+    )
+    half_a_day = math.sqrt(fit_ar1(wandering(144, 0.0001, 8, 0.0001), 0.0015).variance)
     assert 0.003 < half_a_day < 0.005
 
 
@@ -57,16 +57,16 @@ def test_the_time_of_day_is_no_wander() -> None:
         b._replace(residual=b.residual + 0.004 * math.sin(2 * math.pi * b.number / 288))
         for b in calm
     ]
-    assert fit_wander(daily, 0.0015).variance == pytest.approx(
-        fit_wander(calm, 0.0015).variance, rel=0.35
+    assert fit_ar1(daily, 0.0015).variance == pytest.approx(
+        fit_ar1(calm, 0.0015).variance, rel=0.35
     )
 
 
 def test_hours_without_canaries_count_for_nothing() -> None:
     whole = wandering(6000, 0.006, 8, 0.005)
     with_gaps = [b for b in whole if b.number % 500 < 350]
-    assert fit_wander(with_gaps, 0.0015).variance == pytest.approx(
-        fit_wander(whole, 0.0015).variance, rel=0.15
+    assert fit_ar1(with_gaps, 0.0015).variance == pytest.approx(
+        fit_ar1(whole, 0.0015).variance, rel=0.15
     )
 
 
@@ -87,8 +87,8 @@ def test_the_autocovariance_is_the_mean_over_the_pairs_that_are_there(
 
 
 def test_the_scatter_of_starts_is_learnt_from_three_of_them() -> None:
-    def start(number: int, offset: float) -> Start:
-        return Start(number, number, blocks=24, weight=100.0, total=100.0 * offset)
+    def start(number: int, offset: float) -> StartMean:
+        return StartMean(number, number, blocks=24, weight=100.0, total=100.0 * offset)
 
     assert scatter_of([start(1, 0.0), start(2, 0.2)]) == (0.01, 2)
     scatter, known = scatter_of(

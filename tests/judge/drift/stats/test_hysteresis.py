@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from monitor.judge.drift.stats.hysteresis import Latch, Rule, Usual
+from monitor.judge.drift.stats.hysteresis import Hysteresis, HysteresisRule
+from monitor.judge.drift.stats.share_histogram import ShareHistogram
 
-RULE = Rule(need=3, of=5, clear=4)
+RULE = HysteresisRule(need=3, of=5, clear=4)
 
 
-def after(*hits: bool | None) -> Latch:
-    latch = Latch()
+def after(*hits: bool | None) -> Hysteresis:
+    latch = Hysteresis()
     for at, hit in enumerate(hits):
         latch.minute(hit, at, RULE)
     return latch
@@ -50,22 +51,22 @@ def test_after_a_silence_what_was_seen_before_opens_nothing_but_what_is_open_sta
 
 
 def test_what_is_usual_is_what_99_in_100_minutes_stay_below() -> None:
-    usual = Usual()
+    usual = ShareHistogram()
     for minute in range(3000):
         usual.learn(0.09 if minute % 50 == 0 else 0.0)  # 2 in 100
-    assert usual.most == 0.1
-    rare = Usual()
+    assert usual.p99 == 0.1
+    rare = ShareHistogram()
     for minute in range(3000):
         rare.learn(0.09 if minute % 200 == 0 else 0.0)  # 5 in 1000
-    assert rare.most == 0.0
+    assert rare.p99 == 0.0
 
 
 def test_a_week_later_the_old_minutes_weigh_less_and_nothing_grows_without_bound() -> None:
-    usual = Usual()
+    usual = ShareHistogram()
     for _ in range(10_000):
         usual.learn(1.0)
     for _ in range(60_000):
         usual.learn(0.0)
-    assert usual.most == 0.0
-    assert usual.seen < 10_100
+    assert usual.p99 == 0.0
+    assert usual.minutes < 10_100
     assert usual.unit < 1e7

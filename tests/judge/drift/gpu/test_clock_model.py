@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 
 from monitor.judge.drift.gpu.clock_model import ClockModel
-from monitor.judge.drift.gpu.readings import Stretch
+from monitor.judge.drift.gpu.interval import Interval
 
 
-def minute(temp_c: float, power_w: float, clock: float, busy: int = 1) -> Stretch:
-    return Stretch(0, 1, busy, temp_c=temp_c, power_w=power_w, sm_clock_mhz=clock)
+def minute(temp_c: float, power_w: float, clock: float, busy: int = 1) -> Interval:
+    return Interval(0, 1, busy, temp_c=temp_c, power_w=power_w, sm_clock_mhz=clock)
 
 
 def spark(minutes: int = 400) -> ClockModel:

@@ -8,17 +8,18 @@ from statistics import pstdev
 
 import pytest
 
-from monitor.judge.drift.settings import SECOND_US, DriftSettings
-from monitor.judge.drift.stats.blocks import OpenBlocks, huber_mean, mad_sd
+from monitor.judge.drift.settings import SECOND_US
+from monitor.judge.drift.stats.blocks import OpenBlocks
+from monitor.judge.drift.stats.robust import huber_mean, mad_sd
 
-SETTINGS = DriftSettings(block_s=300.0, grace_s=30.0)
+BLOCK_US, GRACE_US = 300 * SECOND_US, 30 * SECOND_US
 
 
 def closed(times_s: list[float], now_s: float) -> list[tuple[int, list[float]]]:
     blocks: OpenBlocks[float] = OpenBlocks()
     for time_s in times_s:
-        blocks.add(time_s, round(time_s * SECOND_US), SETTINGS)
-    return list(blocks.closed(round(now_s * SECOND_US), SETTINGS))
+        blocks.add(time_s, round(time_s * SECOND_US), BLOCK_US, GRACE_US)
+    return list(blocks.closed(round(now_s * SECOND_US), GRACE_US))
 
 
 def test_the_grid_begins_at_the_first_point() -> None:
@@ -40,9 +41,9 @@ def test_hours_without_a_canary_are_skipped() -> None:
 
 def test_a_point_of_a_closed_block_is_dropped_and_counted() -> None:
     blocks: OpenBlocks[float] = OpenBlocks()
-    blocks.add(0.0, 0, SETTINGS)
-    assert len(list(blocks.closed(400 * SECOND_US, SETTINGS))) == 1
-    blocks.add(299.0, 299 * SECOND_US, SETTINGS)
+    blocks.add(0.0, 0, BLOCK_US, GRACE_US)
+    assert len(list(blocks.closed(400 * SECOND_US, GRACE_US))) == 1
+    blocks.add(299.0, 299 * SECOND_US, BLOCK_US, GRACE_US)
     assert (blocks.late, blocks.points) == (1, [])
 
 
@@ -55,8 +56,8 @@ def test_how_often_the_time_is_told_changes_nothing(looks_s: list[float]) -> Non
     blocks: OpenBlocks[float] = OpenBlocks()
     for now_s in looks_s:
         while points and points[0] <= now_s:
-            blocks.add(points[0], round(points.pop(0) * SECOND_US), SETTINGS)
-        found += blocks.closed(round(now_s * SECOND_US), SETTINGS)
+            blocks.add(points[0], round(points.pop(0) * SECOND_US), BLOCK_US, GRACE_US)
+        found += blocks.closed(round(now_s * SECOND_US), GRACE_US)
     assert found == [(0, [0.0, 10.0, 290.0]), (1, [301.0]), (3, [905.0]), (6, [1801.0])]
 
 

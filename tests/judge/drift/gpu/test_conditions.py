@@ -350,7 +350,7 @@ def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
     )
     channel = story.channel()
     assert signs_of(channel) == ["power_limit", "thermal_duty"]
-    channel.relearn(story.at_us)
+    channel.relearn()
     assert signs_of(channel) == ["thermal_duty"]
 
 
@@ -413,10 +413,10 @@ def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_
     ):
         points += sampled(12, **changes)
     quick = told(points)
-    monkeypatch.setattr("monitor.judge.drift.gpu.channel.is_dull", lambda *_: False)
+    monkeypatch.setattr("monitor.judge.drift.gpu.channel.is_unremarkable", lambda *_: False)
     slow = told(points)
-    assert quick.latches == slow.latches
-    assert quick.normal == slow.normal
+    assert quick.conditions.states == slow.conditions.states
+    assert quick.baseline == slow.baseline
     assert quick.warnings(SETTINGS) == slow.warnings(SETTINGS)
 
 
@@ -473,22 +473,22 @@ def test_what_an_exporter_leaves_out_by_default_is_named_with_how_to_get_it() ->
 
 
 def test_throttling_is_armed_at_once_and_the_rest_when_it_was_learnt() -> None:
-    armed = {a.what.split(" of ")[0]: a for a in Story().play(0.2).channel().armed(SETTINGS)}
+    armed = {a.what.split(" of ")[0]: a for a in Story().play(0.2).channel().armed()}
     assert armed["throttling"].armed
     assert not armed["clock"].armed
     assert "of 60 busy minutes" in armed["clock"].detail
-    later = {a.what.split(" of ")[0]: a.armed for a in Story().play(4.0).channel().armed(SETTINGS)}
+    later = {a.what.split(" of ")[0]: a.armed for a in Story().play(4.0).channel().armed()}
     assert later == {
         "throttling": True,
         "clock": True,
         "unexplained heat": True,
-        "usual throttle time": False,
+        "throttle time baseline": False,
     }
 
 
 def test_a_gpu_without_counters_is_not_armed_for_throttling_and_says_why() -> None:
     bare = HEALTHY._replace(event_reasons=None, throttle_thermal_ns=None)
-    armed = Story(bare).play(1.0).channel().armed(SETTINGS)[0]
+    armed = Story(bare).play(1.0).channel().armed()[0]
     assert not armed.armed
     assert "DCGM_FI_DEV_THERMAL_VIOLATION" in armed.detail
 
@@ -549,16 +549,14 @@ def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out()
     channel.gpu(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
     channel.advance(story.points[-1].at_us + 2 * MINUTE_US, SETTINGS)
     assert channel.grid.dropped == 1
-    channel.grid.dropped, channel.grid.behind, channel.attendance = (
-        0,
-        0,
-        ADAPTER.validate_json(before).attendance,
-    )
+    kept = ADAPTER.validate_json(before)
+    channel.grid.dropped, channel.grid.behind = 0, 0
+    channel.presence, channel.ceiling = kept.presence, kept.ceiling
     assert ADAPTER.dump_json(channel) == before
     channel.grid.dropped = 7
     assert (
-        "left out: 7 looks that came when their minute was judged already"
-        in channel.armed(SETTINGS)[0].detail
+        "7 readings arrived after their minute was judged and were left out"
+        in channel.armed()[0].detail
     )
 
 
@@ -628,9 +626,9 @@ def test_what_was_learnt_stays_when_the_clock_was_ahead() -> None:
     story = Story()
     story.at_us = START_US + 4 * HOUR_US
     feed(channel, story.play(1.0).points)
-    assert all(a.armed for a in channel.armed(SETTINGS)[:3])
-    assert channel.history.usual().sm_clock_mhz == 1980.0
-    assert 0 < len(channel.unlearnt) < 40
+    assert all(a.armed for a in channel.armed()[:3])
+    assert channel.history.baseline().sm_clock_mhz == 1980.0
+    assert 0 < len(channel.pending) < 40
 
 
 def test_a_few_late_looks_do_not_turn_the_clock_back() -> None:
@@ -679,8 +677,8 @@ def test_asking_changes_nothing() -> None:
     channel = feed(GpuChannel("GPU-1"), troubled())
     before = ADAPTER.dump_json(channel)
     channel.warnings(SETTINGS)
-    channel.armed(SETTINGS)
-    channel.signs((0, START_US), (START_US, START_US + HOUR_US), SETTINGS)
+    channel.armed()
+    channel.compare((0, START_US), (START_US, START_US + HOUR_US))
     assert ADAPTER.dump_json(channel) == before
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of
 
-from monitor.judge.drift.gpu.attendance import call_roll
 from monitor.judge.drift.gpu.channel import GpuChannel
+from monitor.judge.drift.gpu.presence import check_others
 from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US
 
 WEEK_US = 7 * DAY_US
@@ -24,8 +24,8 @@ def without(
     forget: list[str] = []
     present = gpus.setdefault("GPU-2", GpuChannel("GPU-2"))
     for at_us in range(begin_us, begin_us + hours * HOUR_US, every_us):
-        if at_us >= present.attendance.roll_us:
-            forget = call_roll(gpus, present.attendance, at_us, WEEK_US)
+        if at_us >= present.presence.check_us:
+            forget = check_others(gpus, present.presence, at_us, WEEK_US)
         present.gpu(HEALTHY._replace(at_us=at_us, uuid="GPU-2"), SETTINGS)
         for gpu in gpus.values():
             gpu.advance(at_us, SETTINGS)
@@ -63,15 +63,15 @@ def test_samples_that_name_the_worst_gpu_say_nothing_about_the_others() -> None:
     worst = GpuChannel("GPU-2")
     for hour in range(48):
         assert (
-            call_roll(
+            check_others(
                 {"GPU-1": quiet, "GPU-2": worst},
-                worst.attendance,
+                worst.presence,
                 START_US + (2 + hour) * HOUR_US,
                 WEEK_US,
             )
             == []
         )
-        worst.attendance.note(START_US + (2 + hour) * HOUR_US, polled=False)
+        worst.presence.note(START_US + (2 + hour) * HOUR_US, polled=False)
     assert signs_of(quiet) == ["thermal_duty"]
 
 
@@ -87,13 +87,13 @@ def test_one_look_from_the_future_makes_no_gpu_gone() -> None:
 
 def test_a_gpu_that_comes_back_is_judged_again_with_what_is_normal_for_it() -> None:
     gone, last_us = throttled()
-    normal = gone.normal
+    normal = gone.baseline
     without({"GPU-1": gone}, last_us, 30)
     story = Story()
     story.at_us = last_us + 30 * HOUR_US
     assert signs_of(feed(gone, story.play(0.2, thermal=0.9).points)) == ["thermal_duty"]
-    assert gone.normal is normal
-    assert gone.attendance.absent_us == 0
+    assert gone.baseline is normal
+    assert gone.presence.absent_us == 0
 
 
 def test_a_gpu_is_forgotten_after_a_week_in_which_others_were_polled() -> None:

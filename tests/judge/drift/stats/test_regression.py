@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from monitor.judge.drift.stats.regression import Fit, solve
+from monitor.judge.drift.stats.regression import FadingRegression, solve
 
 
 def fitted(
     slopes: tuple[float, float, float], count: int, noise_sd: float = 0.0, memory: float = 1e6
-) -> Fit:
-    random, fit = Random(3), Fit(memory)
+) -> FadingRegression:
+    random, fit = Random(3), FadingRegression(memory)
     for _ in range(count):
         x = [random.uniform(20, 90), random.uniform(30, 400)]
         fit.learn(x, slopes[0] + slopes[1] * x[0] + slopes[2] * x[1] + random.gauss(0, noise_sd))
@@ -40,7 +40,7 @@ def test_nothing_is_said_before_there_is_enough() -> None:
 
 
 def test_a_feature_that_never_moved_gets_no_slope_and_does_no_harm() -> None:
-    fit, random = Fit(1000.0), Random(1)
+    fit, random = FadingRegression(1000.0), Random(1)
     for _ in range(64):
         x = random.uniform(0, 10)
         fit.learn([x, 700.0], 5.0 + 2.0 * x)
@@ -49,7 +49,7 @@ def test_a_feature_that_never_moved_gets_no_slope_and_does_no_harm() -> None:
 
 
 def test_two_features_that_always_move_together_share_the_slope() -> None:
-    fit, random = Fit(1000.0), Random(1)
+    fit, random = FadingRegression(1000.0), Random(1)
     for _ in range(64):
         x = random.uniform(0, 10)
         fit.learn([x, x], 6.0 * x)
@@ -58,7 +58,7 @@ def test_two_features_that_always_move_together_share_the_slope() -> None:
 
 
 def test_what_is_old_is_forgotten() -> None:
-    fit, random = Fit(50.0), Random(2)
+    fit, random = FadingRegression(50.0), Random(2)
     for level in (10.0, 30.0):
         for _ in range(600):
             x = random.uniform(0, 10)
