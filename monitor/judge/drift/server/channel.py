@@ -114,7 +114,7 @@ class ServerChannel:
         self.hour_us = anchor_us + (at_us - anchor_us) // HOUR_US * HOUR_US
 
     def compare(
-        self, before: Period, now: Period, settings: DriftSettings, cached_share: Pair = Pair()
+        self, before: Period, now: Period, settings: DriftSettings, cached_share: Pair
     ) -> ServerComparison:
         """Medians over the blocks of two periods, each [from, until). The open block counts as
         now.

@@ -43,7 +43,7 @@ class MetricModel:
     # the noise is learned some blocks after the level, since a step of the judge must be short
     noise_due: bool = False
 
-    def count(self, index: int, canaries: int, is_open: bool) -> None:
+    def count(self, canaries: int, is_open: bool) -> None:
         """Counts one block towards the learning time, unless an effect is open."""
         if not is_open:
             self.learned_blocks += 1

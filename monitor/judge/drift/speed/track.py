@@ -43,7 +43,7 @@ class MetricTrack:
         if judge.start(process_start_us, index, model.noise):
             model.held = []
         learning = judge.effect is None
-        model.count(index, len(measured), not learning)
+        model.count(len(measured), not learning)
         block = model.residual_block(index, measured, learning, context)
         if block is not None:
             judge.judge(block, model.noise, context)
