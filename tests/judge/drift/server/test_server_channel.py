@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from monitor.judge.drift.evidence import Pair
 from monitor.judge.drift.server.channel import ServerChannel
 from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, ServerPoint
@@ -47,7 +48,7 @@ def span(begin: float, end: float) -> tuple[int, int]:
 
 def test_the_prompt_length_of_a_block_is_prompt_tokens_over_finished_requests() -> None:
     channel = play(ServerChannel(), 2.0, lambda _: 700.0)
-    assert channel.compare(span(0, 1), span(1, 2), SETTINGS).prompt_len.now == pytest.approx(700.0)
+    assert channel.compare(span(0, 1), span(1, 2), SETTINGS, Pair()).prompt_len.now == pytest.approx(700.0)
 
 
 def test_our_own_canaries_do_not_count_as_the_users_workload() -> None:
@@ -178,7 +179,7 @@ def test_without_a_metrics_page_the_canaries_tell_the_load() -> None:
 def test_what_is_under_way_already_counts_as_now() -> None:
     channel = play(ServerChannel(), 1.0, lambda _: 1000.0)
     play(channel, 0.04, lambda _: 1000.0, begin=1.0, waiting=20.0)
-    assert channel.compare(span(0, 1), span(1, 1.1), SETTINGS).waiting.now == 20.0
+    assert channel.compare(span(0, 1), span(1, 1.1), SETTINGS, Pair()).waiting.now == 20.0
 
 
 def test_results_do_not_depend_on_how_often_the_time_is_told() -> None:

@@ -205,7 +205,7 @@ def test_what_was_learnt_of_the_wander_outlives_a_change_and_its_way_back() -> N
             again(learnt), canaries(range(away + 5, away + 20), factor=moves, fingerprint="two")
         )
         back = fed(changed, canaries(range(away + 20, away + 2 * HOUR), factor=moves))
-        assert math.sqrt(back.baselines[-1].decode.model.variance) > 0.01
+        assert math.sqrt(back.baselines[-1].decode.model.noise.variance) > 0.01
 
 
 def test_a_restart_that_cures_it_closes_it_although_starts_scatter() -> None:
