@@ -25,9 +25,14 @@ MINUTE = timedelta(minutes=1)
 def config_change(before: int, after: int, **evidence: Any) -> Finding:
     """max_model_len changed."""
     return a_finding(
-        kind=Kind.CONFIG_CHANGE, subject="max_model_len", severity=Severity.WARNING, cause=Cause.CONFIG_CHANGE,
-        summary=f"max_model_len {before} → {after}", changes=(Change("max_model_len", before, after),), evidence=evidence,
-    )  # fmt: skip
+        kind=Kind.CONFIG_CHANGE,
+        subject="max_model_len",
+        severity=Severity.WARNING,
+        cause=Cause.CONFIG_CHANGE,
+        summary=f"max_model_len {before} → {after}",
+        changes=(Change("max_model_len", before, after),),
+        evidence=evidence,
+    )
 
 
 def report(

@@ -44,10 +44,17 @@ def series(
         }
         found.append(
             a_sample(
-                id=minute + 1, probe="decode", traffic_class="batch", started_at=start + timedelta(minutes=minute), ttft_ms=ttft,
-                e2e_ms=ttft + 127_000 / rate, decode_tok_s=rate, process_start=start - timedelta(days=1), **known,
+                id=minute + 1,
+                probe="decode",
+                traffic_class="batch",
+                started_at=start + timedelta(minutes=minute),
+                ttft_ms=ttft,
+                e2e_ms=ttft + 127_000 / rate,
+                decode_tok_s=rate,
+                process_start=start - timedelta(days=1),
+                **known,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -208,7 +215,10 @@ def test_readings_beside_a_file_are_read_with_it(cli: Command, tmp_path: Path) -
     rows = [
         f"gpu,{at},GPU-1,60,1980,0.9,400,{max(n - 300, 0) * 10**9}" for n, at in enumerate(moments)
     ]
-    header = "kind,at,gpu_uuid,temp_c_median,sm_clock_mhz_median,util_median,power_w_median,throttle_brake_ns"
+    header = (
+        "kind,at,gpu_uuid,temp_c_median,sm_clock_mhz_median,util_median,power_w_median,"
+        "throttle_brake_ns"
+    )
     (tmp_path / "past.readings.csv").write_text("\n".join([header, *rows]))
     ran = cli("backtest", path, "--json")
     assert ran.json["targets"][0]["gpu_readings"] == 720
@@ -276,7 +286,8 @@ def test_a_gpu_that_no_sample_names_is_counted_and_one_that_a_late_sample_names_
         looks(700, ("", "GPU-a", 0), ("", "GPU-b", 1.0), ("", "GPU-c", 1.0))
     )
     rows = [
-        f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{name},{40 + n % 5},{uuid if n == 59 else ''}"
+        f"{(START + timedelta(minutes=n, seconds=k)).isoformat()},{name},{40 + n % 5},"
+        f"{uuid if n == 59 else ''}"
         for n in range(60)
         for k, (name, uuid) in enumerate((("a", "GPU-a"), ("b", "GPU-b")))
     ]

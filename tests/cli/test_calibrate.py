@@ -32,11 +32,19 @@ def measured() -> list[Sample]:
         rate = 90.0 / (1 + 0.05 * others) * chance.gauss(1, 0.004)
         found.append(
             a_sample(
-                probe="decode", started_at=begin + timedelta(minutes=2 * minute), decode_tok_s=rate, ttft_ms=40 * chance.gauss(1, 0.05),
-                e2e_ms=40 + 127_000 / rate, completion_tokens=128, prompt_tokens=31, running=others, waiting=0.0,
-                gpu_uuid="GPU-1", sm_clock_mhz=1980.0,
+                probe="decode",
+                started_at=begin + timedelta(minutes=2 * minute),
+                decode_tok_s=rate,
+                ttft_ms=40 * chance.gauss(1, 0.05),
+                e2e_ms=40 + 127_000 / rate,
+                completion_tokens=128,
+                prompt_tokens=31,
+                running=others,
+                waiting=0.0,
+                gpu_uuid="GPU-1",
+                sm_clock_mhz=1980.0,
             )
-        )  # fmt: skip
+        )
     return found
 
 
