@@ -1,8 +1,7 @@
-"""The runs that the judges of answers look at, kept up run by run: the daemon and a replay feed the
-same machine. Pure.
+"""The last runs that the judges of answers use, kept up run by run. Pure.
 
-Each probe's own last runs are kept however long ago they were: a probe that runs once a day is
-judged by its last runs as well.
+Each probe's own last runs are kept however long ago they were, so that a probe that runs once a day
+is judged by its last runs as well.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from monitor.model import Finding, Pin, Probe, Sample, Verdict
 
 
 class Run(gate.Load, Protocol):
-    """What is asked of a run: a stored sample has it, and the slim point of a replay."""
+    """The fields of a run that are used: a sample has them, and a point."""
 
     @property
     def probe(self) -> str: ...
@@ -38,9 +37,7 @@ R = TypeVar("R", bound=Run)
 
 @dataclass(slots=True)
 class _Own(Generic[R]):
-    """One probe's last runs. `counted_as`: the probe that it is a run of where all probes are
-    counted together.
-    """
+    """One probe's last runs. `counted_as`: the name under which it counts among all probes."""
 
     probe: Probe
     counted_as: str
@@ -49,7 +46,7 @@ class _Own(Generic[R]):
 
     @property
     def fails(self) -> bool:
-        """Whether more of them failed than the probe allows."""
+        """Whether more of the last runs failed than the probe allows."""
         return gate.too_few_passes(
             [run.verdict == Verdict.FAIL for run in self.last],
             self.probe.repeats,
@@ -59,8 +56,8 @@ class _Own(Generic[R]):
 
 @dataclass(slots=True)
 class LastAnswers(Generic[R]):
-    """What the verdicts of one target add up to. `probe_of`: a probe by its name; None where the
-    configuration has it no more.
+    """The verdicts of one target. `probe_of` returns a probe by its name; None if it is not
+    configured.
     """
 
     target: str
@@ -68,19 +65,17 @@ class LastAnswers(Generic[R]):
     _own: dict[str, _Own[R]] = field(default_factory=dict)
     _pinned: deque[R] = field(default_factory=lambda: deque(maxlen=gate.NEAR_TIE_RUNS))
     _flips: Flips = field(default_factory=Flips)
-    _first_failed: R | None = None  # since the evidence last stood at zero,
-    _runs: int = 0  # and so many runs since then, itself counted
+    _first_failed: R | None = None  # since the evidence was last zero
+    _runs: int = 0  # from that one on
 
     def add(self, run: R, *, earlier: bool = False) -> bool:
-        """Take up one run; whether it is one that was judged. One that had nothing to be judged by
-        says only that it was not broken. Runs come in the order in which they were known.
-        `earlier`: it is from before the time of which all runs are given, so that it counts for its
-        own probe only.
+        """Takes up one run, in the order in which they were known; returns whether it was judged.
+
+        An unpinned run says only that its answer was not broken. `earlier`: from before the time
+        from which all runs are given, so that it counts only for its own probe.
         """
         if run.verdict == Verdict.UNPINNED and (known := self._own.get(run.probe)) is not None:
-            known.last.append(
-                run
-            )  # nothing was asked of it, but it was no broken answer, as one before it was
+            known.last.append(run)  # not compared, but not broken as an earlier one was
         if run.verdict not in gate.JUDGED:
             return False
         own = self._own.get(run.probe) or self._begin(run.probe)
@@ -117,8 +112,8 @@ class LastAnswers(Generic[R]):
         self._flips = self._flips.failed(probe) if failed else self._flips.passed()
 
     def moved(self, probe: str, pins: Mapping[int, Pin]) -> bool:
-        """Whether a probe's log-probabilities have moved more than its pin's noise of late: else
-        the test cannot find anything new.
+        """Whether a probe's log-probabilities have recently moved by more than its pin's noise;
+        otherwise the test cannot find anything new.
         """
         own = self._own.get(probe)
         for run in () if own is None else own.moved:
@@ -130,8 +125,9 @@ class LastAnswers(Generic[R]):
     def findings(
         self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin], tell: gate.Tell
     ) -> list[Finding]:
-        """What holds now. `tell`: the sentence about a sample that failed. A judge is asked only
-        where it can find something: making samples of the points of a replay is the costly part.
+        """Returns what holds now. `tell` returns the stored sentence about a failed sample.
+
+        A judge is asked only if it can find something, because making samples of points is costly.
         """
         failing = [each for each in self._own.values() if each.fails]
         last = {each.probe.name: [as_sample(run) for run in each.last] for each in failing}
