@@ -8,8 +8,8 @@ from typing import Any, Protocol
 class DeliveryError(Exception):
     """A notification was not delivered. The text never contains the address, which may be secret.
 
-    `permanent`: retrying would not help. `attempts`: the number of attempts in total; None: retry for
-    a day.
+    `permanent`: retrying would not help. `attempts`: the number of attempts in total; None: retry
+    for a day.
     """
 
     def __init__(self, text: str, permanent: bool = False, attempts: int | None = None) -> None:

@@ -115,12 +115,12 @@ def add(
     )
 
 
-def on_news(engine: Engine, tell: Callable[[], object]) -> Callable[[], None]:
-    """Calls `tell`, on the writing thread, after each transaction that has queued something.
+def on_news(engine: Engine, notify: Callable[[], object]) -> Callable[[], None]:
+    """Calls `notify`, on the writing thread, after each transaction that has queued something.
     Returns a function that stops this.
     """
 
-    listeners = [tell]
+    listeners = [notify]
 
     def committed(connection: Connection) -> None:
         if connection.info.pop(_NEWS, False):

@@ -40,7 +40,7 @@ async def watch_clock(on_set_back: Callable[[timedelta], None]) -> None:
         before_s, offset_s = offset_s, time.time() - time.monotonic()
         back_s = before_s - offset_s
         if back_s >= LEAST_SET_BACK_S:
-            log.warning("the clock was set back by %.0f s; the schedule starts over", back_s)
+            log.warning("the clock was set back by %.0f s; the schedule restarts", back_s)
             on_set_back(timedelta(seconds=back_s))
 
 

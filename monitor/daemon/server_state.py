@@ -26,8 +26,7 @@ class IdlePolicy:
     """`when_idle`: while nobody else uses the server, canaries run rarely or not at all, so that a
     GPU at home may sleep.
 
-    The engine's step counter tells: if it moved between two of our canaries, somebody else moved
-    it.
+    The engine's step counter shows it: steps between two of our canaries were somebody else's.
     """
 
     mode: Literal["run", "slower", "skip"]

@@ -422,7 +422,7 @@ async def test_a_message_on_its_way_is_not_sent_a_second_time(
     assert len(slow.sent) == 1
 
 
-async def test_an_error_that_a_channel_does_not_know_is_a_failed_attempt_and_not_the_end_of_the_loop(
+async def test_an_unknown_error_of_a_channel_is_a_failed_attempt_and_not_the_end_of_the_loop(
     history: History, writer: Writer
 ) -> None:
     class Broken(Recorder):

@@ -75,9 +75,7 @@ def test_the_reserve_is_for_what_is_not_on_the_schedule() -> None:
     assert book.allows(SKY, NOON, from_reserve=True)
 
 
-def test_runs_beside_the_schedule_are_paid_from_the_reserve_and_take_nothing_from_the_schedule() -> (
-    None
-):
+def test_extra_runs_are_paid_from_the_reserve_and_take_nothing_from_the_schedule() -> None:
     book = TokenLedger(100)  # 80 for the schedule, 20 beside it
     book.note(SKY, NOON, 0, 12, extra=True)
     assert book.allows_extra(SKY, NOON)

@@ -485,7 +485,7 @@ def a_minute(connection: Connection, minute: int, chance: random.Random) -> None
     record.insert_sample(connection, sample, **of_what)
 
 
-def test_what_the_daemon_finds_over_many_restarts_is_what_a_replay_of_its_history_finds_to_the_last_digit(
+def test_a_replay_finds_to_the_last_digit_what_the_daemon_found_over_many_restarts(
     history: History,
 ) -> None:
     quick, chance = DriftSettings(learn_h=1.0, learn_blocks=10), random.Random(3)

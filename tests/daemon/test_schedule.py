@@ -207,9 +207,7 @@ async def test_a_probe_without_a_cap_blinds_nobody(monkeypatch: pytest.MonkeyPat
     assert rounds.names().count("capped") >= 3
 
 
-async def test_after_the_clock_was_set_back_the_schedule_begins_anew_and_counts_nothing_as_missed() -> (
-    None
-):
+async def test_after_the_clock_was_set_back_the_schedule_restarts_and_nothing_is_missed() -> None:
     watch = Watch(a_probe("a", every_s=60.0), a_probe("b", every_s=60.0, max_wait_s=None))
     made = on_schedule(watch)
     made._scheduler.start(paused=True)

@@ -102,9 +102,9 @@ def test_samples_arrive_pages_answer_and_it_ends_on_sigterm(
     status, metrics = get(f"{daemon.web}/metrics")
     assert status == 200
     assert (
-        'vllm_canary_samples_total{class="chat",outcome="ok",phase="cold",probe="sky",target="local",verdict="pass"} 1.0'
-        in metrics
-    )
+        'vllm_canary_samples_total{class="chat",outcome="ok",phase="cold",probe="sky",'
+        'target="local",verdict="pass"} 1.0'
+    ) in metrics
     assert 'vllm_canary_metrics_page_up{target="local"} 1.0' in metrics
     phases = [phase for (phase,) in rows(tmp_path, "SELECT phase FROM samples ORDER BY id")]
     assert phases[:3] == ["cold", "warm", "warm"]

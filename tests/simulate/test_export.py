@@ -256,7 +256,7 @@ def test_from_the_file_and_its_pins_a_backtest_finds_the_change_of_the_model(
     main(["backtest", str(done.file), "--json"])
     without = json.loads(capsys.readouterr().out)
     assert not [i for i in without["incidents"] if i["subject"] == "log-probabilities"]
-    assert [note for note in without["notes"] if "h.pins.yaml is not there" in note]
+    assert [note for note in without["notes"] if "h.pins.yaml does not exist" in note]
 
 
 def test_a_scenario_begins_after_half_of_the_time_or_where_one_says(

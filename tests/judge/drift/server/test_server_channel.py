@@ -48,7 +48,9 @@ def span(begin: float, end: float) -> tuple[int, int]:
 
 def test_the_prompt_length_of_a_block_is_prompt_tokens_over_finished_requests() -> None:
     channel = play(ServerChannel(), 2.0, lambda _: 700.0)
-    assert channel.compare(span(0, 1), span(1, 2), SETTINGS, Pair()).prompt_len.now == pytest.approx(700.0)
+    assert channel.compare(
+        span(0, 1), span(1, 2), SETTINGS, Pair()
+    ).prompt_len.now == pytest.approx(700.0)
 
 
 def test_our_own_canaries_do_not_count_as_the_users_workload() -> None:
