@@ -4,7 +4,7 @@ judged by the daemon's judges.
     .venv/bin/python benchmarks/causes.py [--seeds 20] [--only heat,calm] [--gpu h100] [--jobs 2]
     [--keep] [--write] [--work DIR]
 
-For each scenario and seed (causestories.py) it is asked which incidents would have been opened, and
+For each scenario and seed (causes_runs.py) it is asked which incidents would have been opened, and
 whether one has the kind and the cause that the scenario must raise. What was judged already is not
 judged again, so it can be stopped and started; the key is the source of the simulator and of the
 judges. `--keep` keeps the histories (some 5 MB each), so that changed judges need no new ones.
@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from causestories import BLIND, FELT_PCT, THERMAL, Run, Said, expectations, tell
+from causes_runs import BLIND, FELT_PCT, THERMAL, Run, Said, expectations, tell
 from common import ROOT, percentile
 from proofpage import stamp, write_section
 

@@ -3,8 +3,8 @@ detectors on the same series.
 
     .venv/bin/python benchmarks/detection.py [--seeds 60] [--jobs 2] [--data FOLDER] [--write]
 
-Simulated target-months, busy and idle (driftseries.py tells the assumptions), the product on every
-canary (detection_ours.py), the others on the same series raw and with the product's load curve
+Simulated target-months, busy and idle (detection_simulated.py tells the assumptions), the product on every
+canary (detection_product.py), the others on the same series raw and with the product's load curve
 taken out (detection_peers.py); then service levels from few canaries (detection_levels.py) and real
 series (detection_series.py; those that may not be passed on are read from --data). About twenty
 minutes on two idle cores. What was measured already is not measured again: results lie in the
@@ -67,7 +67,10 @@ def key() -> str:
     digest = hashlib.sha256()
     drift = ROOT / "monitor/judge/drift"
     sources = sorted([*(drift / "stats").glob("*.py"), *(drift / "speed").glob("*.py")])
-    for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours"))]:
+    for path in [
+        *sources,
+        *(HERE / f"{name}.py" for name in ("detection_simulated", "detection_product")),
+    ]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -108,7 +111,7 @@ def main() -> int:
 
 def report(o: argparse.Namespace) -> str:
     """Measure what is missing, then tell."""
-    from detection_ours import Way, run  # noqa: PLC0415 - they want numpy, which only the environment that is entered above has
+    from detection_product import Way, run  # noqa: PLC0415 - they want numpy, which only the environment that is entered above has
     from detection_tables import levels_section, months_section, series_section, ttft_section  # noqa: PLC0415 - likewise
 
     work = CACHE / "detection" / key()

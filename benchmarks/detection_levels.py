@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from driftseries import DAY
+from detection_simulated import DAY
 
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
 from monitor.judge.drift.speed.levels import LevelChannel

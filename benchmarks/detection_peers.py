@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from driftseries import DAY, LEARN, SCENARIOS, Floats, drop
+from detection_simulated import DAY, LEARN, SCENARIOS, Floats, drop
 
 BLOCK = 5  # minutes
 OTAVA_BLOCK = 15

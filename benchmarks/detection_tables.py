@@ -12,9 +12,9 @@ from typing import Any
 import detection_levels
 import detection_series
 import detection_ttft
-from detection_ours import ONSETS, Way
 from detection_peers import result_path
-from driftseries import SCENARIOS
+from detection_product import ONSETS, Way
+from detection_simulated import SCENARIOS
 
 NEVER = 10**6  # minutes: not found within a day
 LIMITS = {
@@ -27,7 +27,7 @@ MONTHS = (
     " ({onsets} a target-month) put on the same days. Delays in minutes from the drop to the "
     "alarm: median (90th percentile); a drop"
     " that is not found within a day counts as never. The series are simulated (assumptions in "
-    "`benchmarks/driftseries.py`): nothing"
+    "`benchmarks/detection_simulated.py`): nothing"
     " here says how a real server behaves that is not like them. *residual*: with the "
     "product's load curve taken out, as it was after"
     " the seven days; *raw*: without. The product waits for the next canary after a block and "

@@ -1,4 +1,4 @@
-"""Time to first token: the product's coarser channel on simulated months, as detection_ours.py has
+"""Time to first token: the product's coarser channel on simulated months, as detection_product.py has
 it for the decode rate.
 
 ln(wait) = ln(100 ms) + slow noise (Ornstein-Uhlenbeck, tau 40 min, SD 3 %) + noise of Student's t
@@ -14,8 +14,8 @@ from functools import partial
 from multiprocessing.pool import Pool
 
 import numpy as np
-from detection_ours import ANSWER_US, MONTH, RESTART_SD, SETTINGS, onsets
-from driftseries import DAY, LEARN, Floats, ou
+from detection_product import ANSWER_US, MONTH, RESTART_SD, SETTINGS, onsets
+from detection_simulated import DAY, LEARN, Floats, ou
 
 from monitor.judge.drift.settings import MINUTE_US
 from monitor.judge.drift.speed.channel import SpeedChannel

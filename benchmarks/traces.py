@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-import gpuplots
-import gpusigns
-import gputraces
+import traces_data
+import traces_others
+import traces_plot
 from common import ROOT, percentile
-from gputraces import Chained, Trace
-from gputrials import Trial, snapshots, trials
 from proofpage import stamp, write_section
+from traces_data import Chained, Trace
+from traces_faults import Trial, snapshots, trials
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import DriftSettings
@@ -50,7 +50,7 @@ class Healthy:
 
 def healthy(chain: Chained) -> Healthy:
     """Play it, and count every sign of any severity once a file."""
-    channel, found = GpuChannel(gputraces.GB10), dict[tuple[str, str], None]()
+    channel, found = GpuChannel(traces_data.GB10), dict[tuple[str, str], None]()
     busy = clock = heat = 0
     counted_us = -1
     for point, name in zip(chain.points, chain.names, strict=True):
@@ -81,7 +81,9 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
         temps, name = [point.temp_c or 0.0 for point in window], chain.names[end]
         slope = (sum(temps[15:]) - sum(temps[:15])) / 15 / 150  # °C a second
         hot |= {name} if median(temps) >= 84.0 else set()
-        steep |= {name} if slope > 0 and temps[-1] + slope * 600 > gputraces.GB10_LIMIT_C else set()
+        steep |= (
+            {name} if slope > 0 and temps[-1] + slope * 600 > traces_data.GB10_LIMIT_C else set()
+        )
         low |= (
             {name}
             if any((p.util or 0) > 0.5 and (p.sm_clock_mhz or 0) < 0.95 * 2496 for p in window)
@@ -99,7 +101,7 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
 
 def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
     """The table of what healthy traces raise."""
-    chain = gputraces.chained(traces)
+    chain = traces_data.chained(traces)
     quiet = healthy(chain)
     lines = [
         (
@@ -138,7 +140,9 @@ def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
     lines += [f"| (simpler) {rule} | {count} of {quiet.files} | |" for rule, count in naive(chain)]
     if orders:
         shuffled = [
-            len({name for name, _ in healthy(gputraces.chained(_shuffled(traces, seed))).findings})
+            len(
+                {name for name, _ in healthy(traces_data.chained(_shuffled(traces, seed))).findings}
+            )
             for seed in range(orders)
         ]
         lines += [
@@ -276,8 +280,8 @@ def main() -> int:
         help=f"write {PAGE.relative_to(ROOT)} and {PLOT.relative_to(ROOT)}",
     )
     o = parser.parse_args()
-    traces = gputraces.spark(o.data)
-    chain = gputraces.chained(traces)
+    traces = traces_data.spark(o.data)
+    chain = traces_data.chained(traces)
     injected, first = trial_lines(chain)
     command = (
         "benchmarks/traces.py"
@@ -292,7 +296,7 @@ def main() -> int:
             "`benchmarks/data/gpu/PROVENANCE.md`."
         ),
         "",
-        *gpusigns.rule_lines(),
+        *traces_others.rule_lines(),
         "",
         *healthy_lines(traces, o.orders),
         "",
@@ -300,12 +304,12 @@ def main() -> int:
         "",
         f"![A trial: margin, residual, throttle time and decode loss over two hours]({PLOT.name})",
         "",
-        *gpusigns.lines(SETTINGS),
+        *traces_others.lines(SETTINGS),
     ]
     print("\n".join(lines))
     if o.write:
         write_section(SECTION, lines, PAGE)
-        PLOT.write_text(gpuplots.trial(chain, first, SETTINGS), encoding="utf-8")
+        PLOT.write_text(traces_plot.trial(chain, first, SETTINGS), encoding="utf-8")
         print(f"written to {PAGE} and {PLOT}")
     return 0
 

@@ -12,10 +12,10 @@ if not BENCHMARKS.is_dir():
     pytest.skip("an installed package has no benchmarks", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 import cooling  # noqa: E402
-import gputraces  # noqa: E402 - once it is known to be there
+import traces_data  # noqa: E402 - once it is known to be there
 from traces import healthy  # noqa: E402
 
-POINTS = gputraces.chained(gputraces.spark(None)).points[100:460]  # an hour
+POINTS = traces_data.chained(traces_data.spark(None)).points[100:460]  # an hour
 
 
 def test_with_cooling_as_it_was_the_trace_stays_what_it_was() -> None:
@@ -44,7 +44,7 @@ def test_a_held_clock_costs_what_the_share_of_the_clock_says() -> None:
 
 
 def test_a_healthy_real_gpu_raises_nothing_and_the_models_are_armed() -> None:
-    told = healthy(gputraces.chained(gputraces.spark(None)))
+    told = healthy(traces_data.chained(traces_data.spark(None)))
     assert told.findings == []
     assert told.clock > told.busy / 2
     assert told.heat > told.busy / 2

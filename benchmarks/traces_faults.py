@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import cooling
-from gputraces import GB10, Chained
+from traces_data import GB10, Chained
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import DriftSettings

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from driftseries import DAY, KINDS, LEARN, SCENARIOS, Floats, Series, drop, series
+from detection_simulated import DAY, KINDS, LEARN, SCENARIOS, Floats, Series, drop, series
 
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
 from monitor.judge.drift.speed.channel import SpeedChannel

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from gputraces import Chained
-from gputrials import Trial, changed, snapshots
+from traces_data import Chained
+from traces_faults import Trial, changed, snapshots
 
 from monitor.judge.drift.settings import DriftSettings
 

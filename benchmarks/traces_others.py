@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean
 
-import gputraces
-from gputraces import Capped, Peak
+import traces_data
+from traces_data import Capped, Peak
 
 from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
@@ -132,13 +132,13 @@ def _memory(settings: DriftSettings) -> list[str]:
         "| run | core | memory | least SM clock | said |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, points in gputraces.v100().items():
+    for name, points in traces_data.v100().items():
         last = points[-1]
         said = _said(_play([*points, *_held(last, AFTER_MIN)], settings))
         found.append(
             f"| {name} decodes | {last.temp_c:.0f} °C | {last.mem_temp_c:.0f} °C | – | {said} |"
         )
-    for peak in gputraces.v100_peaks():
+    for peak in traces_data.v100_peaks():
         said = _said(_play(_peak_points(peak), settings))
         run = f"{peak.work} at {peak.cap_w:.0f} W"
         found.append(
@@ -179,7 +179,7 @@ def _limits(settings: DriftSettings) -> list[str]:
         "| GPU and run | looks | busy looks within 10 % of the limit | said |",
         "| --- | --- | --- | --- |",
     ]
-    for name, points in gputraces.rtx3090().items():
+    for name, points in traces_data.rtx3090().items():
         busy = [p for p in points if (p.util or 0) >= 0.5]
         near = sum((p.power_w or 0) >= 0.9 * (p.power_limit_w or 1e9) for p in busy)
         found.append(
@@ -209,7 +209,7 @@ def _sweeps(settings: DriftSettings) -> list[str]:
         ),
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, sweep in gputraces.power_caps().items():
+    for name, sweep in traces_data.power_caps().items():
         found.append(_sweep(name, sweep, settings))
     return found
 
