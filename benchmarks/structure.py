@@ -1,8 +1,8 @@
-"""The structure of a checkout in figures: files, lines, imports, functions. For ARCHITECTURE.md.
+"""The structure of a checkout in figures, for ARCHITECTURE.md: files, lines, imports, functions.
 
     python benchmarks/structure.py [CHECKOUT]
 
-Lines are counted as they stand: format both checkouts alike before two are compared
+Lines are counted as they are: format two checkouts alike before comparing them
 (`ruff format --line-length 100`).
 """
 
@@ -23,7 +23,7 @@ SMALL_LINES = 60
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One source file: its dotted name, text, tree, and the modules of the package it imports."""
+    """One source file: dotted name, text, syntax tree, and imported modules of the package."""
 
     name: str
     text: str
@@ -32,7 +32,7 @@ class Module:
 
     @property
     def lines(self) -> int:
-        """Lines of the file."""
+        """The number of lines of the file."""
         return self.text.count("\n")
 
 
@@ -63,7 +63,7 @@ def _imports(tree: ast.Module, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def figures(modules: Mapping[str, Module], outside: str | None = None) -> dict[str, int]:
-    """The figures of all modules but those whose name begins with `outside`."""
+    """The figures of all modules except those whose name begins with `outside`."""
     chosen = {n: m for n, m in modules.items() if outside is None or not n.startswith(outside)}
     importers: dict[str, set[str]] = defaultdict(set)
     for module in modules.values():
@@ -130,7 +130,7 @@ def rooms(modules: Mapping[str, Module], folder: str) -> tuple[int, int, int]:
 
 
 def main(root: Path) -> None:
-    """Print the table."""
+    """Prints the table."""
     modules = read(root)
     whole = figures(modules)
     product = figures(modules, f"{PACKAGE}.simulate")

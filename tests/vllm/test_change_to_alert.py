@@ -35,11 +35,9 @@ def watched(bed: Bed) -> Bed:
         "the incident",
         lambda: bed.canary.open_incidents("server_down"),
         60.0,
-        bed.canary.state_of_things,
+        bed.canary.state_report,
     )
-    wait_for(
-        "its alert", lambda: bed.receiver.opened("server_down"), 10.0, bed.canary.state_of_things
-    )
+    wait_for("its alert", lambda: bed.receiver.opened("server_down"), 10.0, bed.canary.state_report)
     return bed
 
 
@@ -92,7 +90,7 @@ def test_a_plain_restart_is_no_configuration_change(watched: Bed) -> None:
         "the end of server_down",
         lambda: not canary.open_incidents("server_down"),
         60.0,
-        canary.state_of_things,
+        canary.state_report,
     )
 
 
@@ -110,7 +108,7 @@ def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_
             "the incident",
             lambda: canary.incidents("config_change", after=last_incident),
             90.0,
-            canary.state_of_things,
+            canary.state_report,
         )
         watched.figures["context length changed"] = (
             f"an incident {time.monotonic() - started:.1f} s after /health"
@@ -127,7 +125,7 @@ def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_
         "the delivery",
         lambda: receiver.opened("config_change", since=began),
         90.0,
-        canary.state_of_things,
+        canary.state_report,
     )
     watched.figures["delivery after kill -9"] = (
         f"{time.monotonic() - restarted:.1f} s after the daemon's restart"
@@ -158,7 +156,7 @@ def test_weights_replaced_at_the_same_path_are_told_by_the_model_hash(watched: B
         "the alert",
         lambda: receiver.opened("config_change", since=began),
         90.0,
-        canary.state_of_things,
+        canary.state_report,
     )
     watched.figures["weights replaced"] = f"told {time.monotonic() - started:.1f} s after /health"
     answers_of_the_new_server(watched, last)

@@ -63,7 +63,7 @@ def test_the_twelve_sure_prompts_are_answered_right(
         "two answers to each of twelve prompts",
         every_probe_twice,
         200.0,
-        bed.canary.state_of_things,
+        bed.canary.state_report,
     )
     wrong = [row for row in rows if (row["outcome"], row["verdict"]) != ("ok", "pass")]
     assert not wrong, f"{len(wrong)} of {len(rows)} samples are not right answers: {wrong[:2]}"
@@ -119,9 +119,7 @@ def test_behind_a_batch_job_the_capped_probe_says_queue_cap_and_the_uncapped_one
                 None,
             )
 
-        waited = wait_for(
-            "the uncapped probe's answer", true_wait, 300.0, bed.canary.state_of_things
-        )
+        waited = wait_for("the uncapped probe's answer", true_wait, 300.0, bed.canary.state_report)
         load.wait(120.0)
     capped = bed.canary.samples(quiet, probe="chat-short", outcome="queue_cap")
     bed.figures["true wait behind the batch job"] = (
@@ -174,12 +172,12 @@ def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(
             ]
             return rows if {row["probe"] for row in rows} == set(chat_probes()) else None
 
-        rows = wait_for("both probes to say hung", hung, 60.0, canary.state_of_things)
+        rows = wait_for("both probes to say hung", hung, 60.0, canary.state_report)
         bed.figures["hang"] = f"said after {time.monotonic() - frozen_at:.0f} s"
         assert set(health) == {200}, "the server's own health page sees nothing"
         assert {row["ttft_ms"] for row in rows} == {None}
         wait_for(
-            "an open incident", lambda: canary.open_incidents("hung"), 30.0, canary.state_of_things
+            "an open incident", lambda: canary.open_incidents("hung"), 30.0, canary.state_report
         )
         bed.figures["hang"] += f", an incident after {time.monotonic() - frozen_at:.0f} s"
         assert canary.json("status", codes=(1,))["status"] == "bad"
@@ -201,13 +199,13 @@ def test_a_stopped_engine_is_hung_while_health_says_200_and_all_is_well_after(
         "the incident's end",
         lambda: not canary.open_incidents("hung"),
         60.0,
-        canary.state_of_things,
+        canary.state_report,
     )
     wait_for(
         "a good status",
         lambda: canary.json("status", codes=(0, 1))["status"] == "good",
         30.0,
-        canary.state_of_things,
+        canary.state_report,
     )
     assert canary.daemon is daemon, "the same daemon went through all of it"
     ended = datetime.now(UTC)
@@ -254,7 +252,7 @@ def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(
         "a stream in flight",
         lambda: server.tokens_generated() >= before + 50,
         60.0,
-        canary.state_of_things,
+        canary.state_report,
     )
     server.freeze_engine()  # so that the stream cannot end while the last sample is looked up
     killed = canary.last_id()
@@ -271,7 +269,7 @@ def test_a_killed_engine_ends_the_stream_in_flight_with_an_error(
         "an alert that the server is down",
         lambda: bed.receiver.opened("server_down"),
         60.0,
-        canary.state_of_things,
+        canary.state_report,
     )
     assert len(down) == 1
     assert canary.json("status", codes=(1,))["status"] == "bad"
