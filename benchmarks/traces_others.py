@@ -82,8 +82,8 @@ def rule_lines() -> list[str]:
         rows.append((name, text, f"{rule.need} of {rule.of}", str(rule.clear), severity))
     return [
         "What is checked on a GPU, minute by minute. The baseline is learned half an hour late, "
-        "and not while a warning is open. *To open*: minutes that must count, of the last ones; *to "
-        "close*: good minutes in a row.",
+        "and not while a warning is open. *To open*: minutes that must count, of the last ones; "
+        "*to close*: good minutes in a row.",
         "",
         *table(headings, rows).splitlines(),
     ]
@@ -113,9 +113,8 @@ def _play(points: Sequence[GpuPoint], settings: DriftSettings) -> list[GpuWarnin
 
 def _reported(points: Sequence[GpuPoint], settings: DriftSettings) -> str:
     """The warnings on these points, for a table."""
-    return (
-        ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in _play(points, settings)) or "nothing"
-    )
+    warnings = _play(points, settings)
+    return ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in warnings) or "nothing"
 
 
 def _repeated(point: GpuPoint, minutes: int) -> list[GpuPoint]:

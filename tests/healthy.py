@@ -1,5 +1,5 @@
-"""Canaries of a healthy server, minute by minute, with the faults of a test. All random numbers come
-from the seed.
+"""Canaries of a healthy server, minute by minute, with the faults of a test. All random numbers
+come from the seed.
 """
 
 from __future__ import annotations

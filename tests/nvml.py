@@ -1,5 +1,5 @@
-"""A libnvidia-ml.so.1 for tests: the stub of tests/nvml_stub under the real binding, controlled by a
-file of values.
+"""A libnvidia-ml.so.1 for tests: the stub of tests/nvml_stub under the real binding, controlled by
+a file of values.
 """
 
 from __future__ import annotations

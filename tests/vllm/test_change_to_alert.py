@@ -1,8 +1,8 @@
-"""From a change on the server to one alert that names it: a plain restart, another context length,
+"""From a change of the server to one alert that names it: a plain restart, another context length,
 other weights. Three server starts.
 
-Runs after test_main_job.py, which leaves a history and a dead server; by itself it makes both anew,
-with a fourth start.
+Runs after test_main_job.py, which leaves a history and a dead server; alone it creates both with a
+fourth start.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.vllm
 PROBES: Mapping[str, Json] = {
     "chat-short": chat_probe("Is the sky blue? Answer yes or no.", "Yes", "chat", "2s")
 }
-SETTLED_S = 10.0  # a second alert for the same thing would have come by then
+SETTLED_S = 10.0  # a second alert for the same change would arrive within this time
 
 
 @pytest.fixture(scope="module")
 def watched(bed: Bed) -> Bed:
-    """A server that was watched and has died, known to be down: what test_main_job.py leaves, or
-    the same made here.
+    """A monitored server that has died and has an open incident, from test_main_job.py or created
+    here.
     """
     if not bed.canary.samples(outcome="ok"):
         bed.start_server()
@@ -42,7 +42,7 @@ def watched(bed: Bed) -> Bed:
 
 
 def changes(delivery: Delivery) -> dict[str, tuple[object, object]]:
-    """What an alert says has changed: before and after, by field."""
+    """The changes in an alert: before and after, by field."""
     return {
         change["field"]: (change["before"], change["after"])
         for change in delivery.incident["changes"]
@@ -50,7 +50,7 @@ def changes(delivery: Delivery) -> dict[str, tuple[object, object]]:
 
 
 def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
-    """Wait until the server just started has been seen and has answered a few times."""
+    """Waits until the new server has answered a few times."""
     rows = bed.canary.wait_for_samples(
         "answers of the new server", 4, 90.0, after=after, outcome="ok"
     )
@@ -60,7 +60,7 @@ def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
 
 
 @pytest.mark.timeout(90, func_only=True)
-def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(
+def test_a_daemon_restarted_while_the_server_is_down_does_not_resolve_the_incident(
     watched: Bed,
 ) -> None:
     canary, receiver = watched.canary, watched.receiver
@@ -70,7 +70,7 @@ def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(
 
     assert [d.event for d in receiver.deliveries if d.at >= began and d.kind == "server_down"] == []
     assert [row["id"] for row in canary.open_incidents("server_down")] == [before["id"]], (
-        "it is still the same incident"
+        "the incident stays the same"
     )
 
 
@@ -83,7 +83,7 @@ def test_a_plain_restart_is_no_configuration_change(watched: Bed) -> None:
     rows = answers_of_the_new_server(watched, last)
     time.sleep(SETTLED_S)
 
-    assert {row["process_start"] for row in rows} != {old}, "the restart itself is seen"
+    assert {row["process_start"] for row in rows} != {old}, "the restart is recorded"
     assert not watched.receiver.opened("config_change", since=began)
     assert not canary.incidents("config_change", after=last_incident)
     wait_for(
@@ -94,13 +94,10 @@ def test_a_plain_restart_is_no_configuration_change(watched: Bed) -> None:
     )
 
 
-@pytest.mark.timeout(420, func_only=True)
-def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_the_delivery(
-    watched: Bed,
-) -> None:
-    canary, receiver, began = watched.canary, watched.receiver, time.monotonic()
-    last, last_incident = canary.last_id(), canary.last_incident()
-    receiver.down()
+def change_the_context_length_and_kill_the_daemon(watched: Bed) -> None:
+    """Kills the daemon after it has opened the incident, while the receiver is down."""
+    canary, last_incident = watched.canary, watched.canary.last_incident()
+    watched.receiver.down()
     try:
         watched.start_server(max_model_len=768)
         started = time.monotonic()
@@ -114,9 +111,18 @@ def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_
             f"an incident {time.monotonic() - started:.1f} s after /health"
         )
         canary.kill()
-        say("the daemon is killed before it could deliver")
+        say("the daemon is killed before the delivery")
     finally:
-        receiver.up()
+        watched.receiver.up()
+
+
+@pytest.mark.timeout(420, func_only=True)
+def test_another_context_length_is_reported_once_although_the_daemon_is_killed_before_the_delivery(
+    watched: Bed,
+) -> None:
+    canary, receiver, began = watched.canary, watched.receiver, time.monotonic()
+    last = canary.last_id()
+    change_the_context_length_and_kill_the_daemon(watched)
     assert not receiver.opened("config_change", since=began)
     restarted = time.monotonic()
     canary.start()
@@ -132,19 +138,19 @@ def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_
     )
     answers_of_the_new_server(watched, last)
     time.sleep(SETTLED_S)
-    told = receiver.opened("config_change", since=began)
-    assert len(told) == 1, f"told {len(told)} times: {[d.body for d in told]}"
-    assert changes(told[0]) == {"max_model_len": (1024, 768)}
+    sent = receiver.opened("config_change", since=began)
+    assert len(sent) == 1, f"{len(sent)} deliveries: {[d.body for d in sent]}"
+    assert changes(sent[0]) == {"max_model_len": (1024, 768)}
     listed = [
         row
         for row in canary.json("incidents", codes=(0, 1))["incidents"]
-        if row["id"] == told[0].incident["id"]
+        if row["id"] == sent[0].incident["id"]
     ]
     assert [(row["kind"], row["subject"]) for row in listed] == [("config_change", "max_model_len")]
 
 
 @pytest.mark.timeout(420, func_only=True)
-def test_weights_replaced_at_the_same_path_are_told_by_the_model_hash(watched: Bed) -> None:
+def test_weights_replaced_at_the_same_path_are_reported_by_the_model_hash(watched: Bed) -> None:
     canary, receiver = watched.canary, watched.receiver
     began, last = time.monotonic(), canary.last_id()
     watched.stop_server()
@@ -158,12 +164,14 @@ def test_weights_replaced_at_the_same_path_are_told_by_the_model_hash(watched: B
         90.0,
         canary.state_report,
     )
-    watched.figures["weights replaced"] = f"told {time.monotonic() - started:.1f} s after /health"
+    watched.figures["weights replaced"] = (
+        f"reported {time.monotonic() - started:.1f} s after /health"
+    )
     answers_of_the_new_server(watched, last)
     time.sleep(SETTLED_S)
-    told = receiver.opened("config_change", since=began)
-    assert len(told) == 1, f"told {len(told)} times: {[d.body for d in told]}"
-    changed = changes(told[0])
+    sent = receiver.opened("config_change", since=began)
+    assert len(sent) == 1, f"{len(sent)} deliveries: {[d.body for d in sent]}"
+    changed = changes(sent[0])
     assert set(changed) == {"model_hash"}
     before, after = changed["model_hash"]
     assert before
