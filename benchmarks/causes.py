@@ -162,7 +162,7 @@ def lead_table(runs: Sequence[Run]) -> list[str]:
 
 
 def _warned_min(r: Run) -> list[float]:
-    """When thermal incidents after the onset became a warning or a page."""
+    """The times at which thermal incidents after the onset became a warning or a page."""
     return [
         s.warned_min
         for s in r.incidents

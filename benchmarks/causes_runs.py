@@ -243,8 +243,8 @@ def _opened(entry: Entry, log: TimedBook) -> Opened:
 
 
 def _felt_min(gpu: GpuKind, points: Iterable[Point]) -> float | None:
-    """When decoding became 3 % slower, from the GPU clocks and the model's own elasticity: the
-    truth of the simulation, not a measurement.
+    """The time at which decoding became 3 % slower, from the GPU clocks and the model's own
+    elasticity: the truth of the simulation, not a measurement.
     """
     baseline_mhz = None
     for p in points:

@@ -110,7 +110,7 @@ def daemon(
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a daemon used over a time, and when that time began."""
+    """The resources that a daemon used in an interval, and the start of the interval."""
 
     cpu_percent: float
     memory_mb: float

@@ -262,7 +262,7 @@ def only_causes(*causes: str) -> Callable[[list[Json]], bool]:
 
 
 def is_queueing(rows: list[Json]) -> bool:
-    """Whether a service level is breached and queueing is the only cause."""
+    """A predicate: a service level is breached and queueing is the only cause."""
     found = any((row["kind"], row["cause"]) == ("service_level", "queueing") for row in rows)
     return found and only_causes("queueing")(rows)
 

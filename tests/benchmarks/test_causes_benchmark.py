@@ -1,4 +1,4 @@
-"""What the benchmark of causes counts as correct."""
+"""The benchmark of causes: which incidents count as correct."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""From a change of the server to one alert that names it: a plain restart, another context length,
-other weights. Three server starts.
+"""Each change of the server gives one alert that names it: a plain restart (none), another context
+length, other weights. Three server starts.
 
 Runs after test_main_job.py, which leaves a history and a dead server; alone it creates both with a
 fourth start.
