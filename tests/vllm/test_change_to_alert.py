@@ -59,6 +59,24 @@ def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
     return rows
 
 
+def wait_for_an_alert(watched: Bed, began: float) -> None:
+    """Waits for the alert about a changed configuration."""
+    wait_for(
+        "the alert",
+        lambda: watched.receiver.opened("config_change", since=began),
+        90.0,
+        watched.canary.state_report,
+    )
+
+
+def the_only_alert(watched: Bed, began: float) -> Delivery:
+    """The alert about a changed configuration, after the time for a second one."""
+    time.sleep(SETTLED_S)
+    sent = watched.receiver.opened("config_change", since=began)
+    assert len(sent) == 1, f"{len(sent)} deliveries: {[d.body for d in sent]}"
+    return sent[0]
+
+
 @pytest.mark.timeout(90, func_only=True)
 def test_a_daemon_restarted_while_the_server_is_down_does_not_resolve_the_incident(
     watched: Bed,
@@ -127,51 +145,36 @@ def test_another_context_length_is_reported_once_although_the_daemon_is_killed_b
     restarted = time.monotonic()
     canary.start()
 
-    wait_for(
-        "the delivery",
-        lambda: receiver.opened("config_change", since=began),
-        90.0,
-        canary.state_report,
-    )
+    wait_for_an_alert(watched, began)
     watched.figures["delivery after kill -9"] = (
         f"{time.monotonic() - restarted:.1f} s after the daemon's restart"
     )
     answers_of_the_new_server(watched, last)
-    time.sleep(SETTLED_S)
-    sent = receiver.opened("config_change", since=began)
-    assert len(sent) == 1, f"{len(sent)} deliveries: {[d.body for d in sent]}"
-    assert changes(sent[0]) == {"max_model_len": (1024, 768)}
+    alert = the_only_alert(watched, began)
+    assert changes(alert) == {"max_model_len": (1024, 768)}
     listed = [
         row
         for row in canary.json("incidents", codes=(0, 1))["incidents"]
-        if row["id"] == sent[0].incident["id"]
+        if row["id"] == alert.incident["id"]
     ]
     assert [(row["kind"], row["subject"]) for row in listed] == [("config_change", "max_model_len")]
 
 
 @pytest.mark.timeout(420, func_only=True)
 def test_weights_replaced_at_the_same_path_are_reported_by_the_model_hash(watched: Bed) -> None:
-    canary, receiver = watched.canary, watched.receiver
-    began, last = time.monotonic(), canary.last_id()
+    began, last = time.monotonic(), watched.canary.last_id()
     watched.stop_server()
     watched.replace_weights("int4")
     watched.start_server(max_model_len=768)
     started = time.monotonic()
 
-    wait_for(
-        "the alert",
-        lambda: receiver.opened("config_change", since=began),
-        90.0,
-        canary.state_report,
-    )
+    wait_for_an_alert(watched, began)
     watched.figures["weights replaced"] = (
         f"reported {time.monotonic() - started:.1f} s after /health"
     )
     answers_of_the_new_server(watched, last)
-    time.sleep(SETTLED_S)
-    sent = receiver.opened("config_change", since=began)
-    assert len(sent) == 1, f"{len(sent)} deliveries: {[d.body for d in sent]}"
-    changed = changes(sent[0])
+    alert = the_only_alert(watched, began)
+    changed = changes(alert)
     assert set(changed) == {"model_hash"}
     before, after = changed["model_hash"]
     assert before
