@@ -1,4 +1,4 @@
-"""How exactly the product's own stream client sees an answer whose true times are known
+"""Errors of the product's stream client on answers whose true times are known
 (reference_server.py).
 """
 
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import PAGE, Section, load, percentile, served
+from common import METRICS_PAGE, Section, load, met_cell, percentile, served
 
 from monitor.daemon.service import SWITCH_INTERVAL_S
 from monitor.measure.canary import Canary
@@ -54,10 +54,10 @@ PROBE = Probe(
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the measuring process has to do besides, and how the answer ends."""
+    """Other work of the measuring process, and how the answer ends."""
 
     name: str
-    others: int = 0
+    other_targets: int = 0
     busy: bool = False
     eos: bool = False
 
@@ -66,17 +66,16 @@ SCENARIOS = (
     Scenario("alone"),
     Scenario("alone, answers end with an end-of-text stop", eos=True),
     Scenario(
-        f"beside {OTHER_TARGETS} other targets, one canary a minute each", others=OTHER_TARGETS
+        f"with {OTHER_TARGETS} other targets, one canary a minute each",
+        other_targets=OTHER_TARGETS,
     ),
-    Scenario(
-        "while the metrics page is parsed and the database written without a pause", busy=True
-    ),
+    Scenario("while the metrics page is parsed and the database written continuously", busy=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far the client was from the truth, canary by canary."""
+    """The client's errors, one per canary."""
 
     ttft_ms: list[float]
     rate_percent: list[float]
@@ -85,7 +84,7 @@ class Errors:
 
     @property
     def met(self) -> bool:
-        """Whether all three limits hold."""
+        """Whether all three limits are met."""
         ttft, rate = [abs(e) for e in self.ttft_ms], [abs(e) for e in self.rate_percent]
         good_ttft = (
             percentile(ttft, 0.95) <= TTFT_P95_MS and statistics.median(ttft) <= TTFT_MEDIAN_MS
@@ -93,7 +92,7 @@ class Errors:
         return good_ttft and percentile(rate, 0.95) <= RATE_P95_PERCENT
 
     def cells(self, name: str) -> tuple[str, ...]:
-        """A row of the table."""
+        """The cells of a row of the table."""
         ttft, rate = [abs(e) for e in self.ttft_ms], [abs(e) for e in self.rate_percent]
         return (
             name,
@@ -104,22 +103,20 @@ class Errors:
             f"{percentile(rate, 0.95):.3f} %",
             f"{percentile(self.lag_ms, 0.95):.2f} ms",
             f"{self.load:.1f}",
-            "yes" if self.met else "**no**",
+            met_cell(self.met),
         )
 
 
 def reference(truth: Path, eos: bool = False) -> AbstractContextManager[str]:
-    """The server that is the measure; where we may, it comes before everything else on this
-    machine, so that it is on time.
-    """
+    """Runs the reference server, with real-time scheduling where that is allowed."""
     return served(
         "reference_server.py", "--punctual", "--truth", str(truth), *(["--eos"] if eos else [])
     )
 
 
 def run_scenario(scenario: Scenario, canaries: int) -> Errors:
-    """Measure `canaries` answers one after the other in this process, with the thread settings of
-    the daemon.
+    """Measures `canaries` answers one after another in this process, with the daemon's thread
+    settings.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     load_before = load()
@@ -127,20 +124,18 @@ def run_scenario(scenario: Scenario, canaries: int) -> Errors:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         truth = folder / "truth.jsonl"
         url = stack.enter_context(reference(truth, scenario.eos))
-        crowd = None
-        if (
-            scenario.others or scenario.busy
-        ):  # apart, so that it does not disturb the times of the server that is the measure
-            crowd = stack.enter_context(
-                served("reference_server.py", "--truth", "/dev/null", "--page", str(PAGE))
-            )
-        samples = asyncio.run(_measure(scenario, canaries, url, crowd, folder))
+        other_url = None
+        if scenario.other_targets or scenario.busy:
+            # a second server, so that the reference server's times are not disturbed
+            arguments = ("--truth", "/dev/null", "--page", str(METRICS_PAGE))
+            other_url = stack.enter_context(served("reference_server.py", *arguments))
+        samples = asyncio.run(_measure(scenario, canaries, url, other_url, folder))
         true = [json.loads(line) for line in truth.read_text().splitlines()]
     return _compared(samples, true[1:], max(load_before, load()))
 
 
 def _compared(samples: list[Sample], true: list[dict[str, float]], load_seen: float) -> Errors:
-    """One canary at a time: the answers stand in the truth file in the order of the samples."""
+    """Compares each sample with its answer; canaries go one at a time, so both have one order."""
     bad = [s.outcome.value for s in samples if s.outcome is not Outcome.OK]
     if bad or len(samples) != len(true):
         raise RuntimeError(
@@ -159,25 +154,23 @@ def _compared(samples: list[Sample], true: list[dict[str, float]], load_seen: fl
 
 
 async def _measure(
-    scenario: Scenario, canaries: int, url: str, crowd: str | None, folder: Path
+    scenario: Scenario, canaries: int, url: str, other_url: str | None, folder: Path
 ) -> list[Sample]:
-    """The first answer warms both sides up and is left out, here and in the truth."""
+    """Measures the canaries. The first answer warms up both sides and is not counted."""
     async with AsyncExitStack() as stack:
         canary = await stack.enter_async_context(_canary("reference", url))
         await _one(canary)
         work: list[Coroutine[Any, Any, None]] = []
-        if crowd is not None:
+        others: list[Canary] = []
+        if other_url is not None:
             others = [
-                await stack.enter_async_context(_canary(f"other-{i}", crowd))
-                for i in range(max(1, scenario.others))
+                await stack.enter_async_context(_canary(f"other-{i}", other_url))
+                for i in range(max(1, scenario.other_targets))
             ]
-            work = (
-                [_now_and_then(other) for other in others]
-                if scenario.others
-                else [_parse(others[0].page)]
-            )
+            work = [_measure_periodically(other) for other in others[: scenario.other_targets]]
         if scenario.busy:
-            work.append(_write(stack.enter_context(_writer(folder))))
+            work.append(_parse_continuously(others[0].page))
+            work.append(_write_continuously(stack.enter_context(_writer(folder))))
         tasks = [asyncio.create_task(each) for each in work]
         samples = [await _one(canary) for _ in range(canaries)]
         for task in tasks:
@@ -191,7 +184,7 @@ async def _measure(
 
 @asynccontextmanager
 async def _canary(name: str, url: str) -> AsyncIterator[Canary]:
-    """Put together as the daemon does it."""
+    """A canary, assembled as in the daemon."""
     async with client(url, None) as http:
         yield Canary(name, http, MetricsPage(http, f"{url}/metrics"), "ref")
 
@@ -201,24 +194,24 @@ async def _one(canary: Canary) -> Sample:
     return (await canary.measure(PROBE, Phase.WARM, before, None)).sample
 
 
-async def _now_and_then(other: Canary) -> None:
-    """Another target of the same process, its start somewhere in the minute."""
+async def _measure_periodically(other: Canary) -> None:
+    """Measures another target, starting at a random time of the minute."""
     await asyncio.sleep(random.uniform(0, OTHER_EVERY_S))
     while True:
         await _one(other)
         await asyncio.sleep(OTHER_EVERY_S)
 
 
-async def _parse(page: MetricsPage) -> None:
-    """Fetch and parse a real page, again and again."""
+async def _parse_continuously(page: MetricsPage) -> None:
+    """Fetches and parses a real page without a pause."""
     while True:
         read = await page.read()
         if read.engine_steps is None:
             raise RuntimeError(f"the page could not be read: {read.state}")
 
 
-async def _write(writer: Writer) -> None:
-    """Store a sample, each in a transaction of its own, again and again."""
+async def _write_continuously(writer: Writer) -> None:
+    """Stores samples without a pause, each in its own transaction."""
     now = datetime.now(UTC)
     target = await asyncio.wrap_future(
         writer.submit(lambda c: record.ensure_target(c, "reference", "http://127.0.0.1", now))
@@ -227,12 +220,12 @@ async def _write(writer: Writer) -> None:
         writer.submit(lambda c: record.ensure_revision(c, PROBE, now))
     )
     sample = Sample(
-        "reference",
-        PROBE.name,
-        PROBE.traffic_class,
-        now,
-        Phase.WARM,
-        Outcome.OK,
+        target="reference",
+        probe=PROBE.name,
+        traffic_class=PROBE.traffic_class,
+        started_at=now,
+        phase=Phase.WARM,
+        outcome=Outcome.OK,
         output="tok",
         ttft_ms=150.0,
     )
@@ -260,23 +253,20 @@ def _writer(folder: Path) -> Iterator[Writer]:
 
 
 def section(canaries: int) -> Section:
-    """All scenarios."""
+    """Measures all scenarios."""
     rows = []
     for scenario in SCENARIOS:
         print(f"accuracy: {scenario.name} …", flush=True)
         rows.append(run_scenario(scenario, canaries).cells(scenario.name))
         print("  " + " | ".join(rows[-1]), flush=True)
     text = (
-        "The stream client of the daemon against `benchmarks/reference_server.py`, which "
-        "writes down when each token really left: role "
-        "chunk after 50 ms, first token after 150 ms, then 50 tokens 20 ms apart. An error is "
-        "the absolute difference between what the "
-        "sample says and what the server wrote; it holds the way of the request and of the "
-        "answer through the network stack. "
-        "Where Linux tells when a packet came (docs/units.md), its time is taken, and not that "
-        "of our reading. Limits: time to first "
-        f"token (TTFT) median ≤ {TTFT_MEDIAN_MS:g} ms and p95 ≤ {TTFT_P95_MS:g} ms, decode "
-        f"rate p95 ≤ {RATE_P95_PERCENT:g} %."
+        "The daemon's stream client against `benchmarks/reference_server.py`, which records when "
+        "each token was sent: role chunk after 50 ms, first token after 150 ms, then 50 tokens "
+        "20 ms apart. An error is the absolute difference between the sample and the server's "
+        "record; it includes the network path of request and answer. Where Linux provides receive "
+        "timestamps (docs/units.md), they are used instead of the time of the read. Limits: time "
+        f"to first token (TTFT) median ≤ {TTFT_MEDIAN_MS:g} ms and p95 ≤ {TTFT_P95_MS:g} ms, "
+        f"decode rate p95 ≤ {RATE_P95_PERCENT:g} %."
     )
     head = (
         "canaries measured",

@@ -1,21 +1,23 @@
-"""What the benchmarks share: figures, tables, the machine, and servers as processes of their
-own.
+"""Shared by the benchmarks: percentiles, Markdown tables, the machine, git, caches, and servers in
+processes of their own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
-PAGE = ROOT / "tests/captures/vllm-0.32.0/metrics_under_load.txt"
+METRICS_PAGE = ROOT / "tests/captures/vllm-0.32.0/metrics_under_load.txt"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vllm-canary"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -24,9 +26,23 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1)]
 
 
+# -- tables
+
+
+def met_cell(met: bool | None) -> str:
+    """The last cell of a row; None: the row has no limit."""
+    return {None: "", True: "yes", False: "**no**"}[met]
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured figure beside its limit. `met` None: there is no limit."""
+    """One measured figure and its limit. `met` None: there is no limit."""
 
     what: str
     measured: str
@@ -35,17 +51,12 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As they stand in the table."""
-        return (
-            self.what,
-            self.measured,
-            self.limit,
-            {None: "", True: "yes", False: "**no**"}[self.met],
-        )
+        """The cells of its row in the table."""
+        return self.what, self.measured, self.limit, met_cell(self.met)
 
 
 def at_most(what: str, value: float, limit: float, unit: str, digits: int = 2) -> Row:
-    """A row that is met when the value is at most the limit."""
+    """Returns a row that is met when the value is at most the limit."""
     return Row(what, f"{value:.{digits}f}{unit}", f"≤ {limit:g}{unit}", value <= limit)
 
 
@@ -60,18 +71,9 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """The section as it stands in docs/benchmarks.md."""
-        lines = [
-            f"## {self.title}",
-            "",
-            self.text,
-            "",
-            _line(self.headings),
-            _line(["---"] * len(self.headings)),
-        ]
-        lines += [_line(row) for row in self.rows]
-        lines += [text for note in self.notes for text in ("", note)]
-        return "\n".join(lines) + "\n"
+        """The section as written into a page of docs/."""
+        parts = [f"## {self.title}", self.text, table(self.headings, self.rows), *self.notes]
+        return "\n\n".join(parts) + "\n"
 
 
 def figures(title: str, text: str, rows: Sequence[Row]) -> Section:
@@ -79,67 +81,58 @@ def figures(title: str, text: str, rows: Sequence[Row]) -> Section:
     return Section(title, text, ("what", "measured", "limit", "met"), [row.cells for row in rows])
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+# -- the machine and the commit
 
 
 def load() -> float:
-    """How many processes wanted to run in the last minute, ours included."""
+    """The load average of the last minute, this process included."""
     return os.getloadavg()[0]
 
 
 def machine() -> str:
     """Processor, cores, memory, system and Python in one sentence."""
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in _lines("/proc/cpuinfo")
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    memory = next(
-        (
-            int(line.split()[1]) / 2**20
-            for line in _lines("/proc/meminfo")
-            if line.startswith("MemTotal")
-        ),
-        0.0,
-    )
+    cpu = _value("/proc/cpuinfo", "model name") or platform.machine()
+    memory_kib = int((_value("/proc/meminfo", "MemTotal") or "0 kB").split()[0])
     return (
-        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}"
+        f"{cpu}, {os.cpu_count()} cores, {memory_kib / 2**20:.0f} GiB, "
+        f"Linux {platform.release()}, Python {platform.python_version()}"
     )
 
 
-def _lines(path: str) -> list[str]:
+def _value(path: str, name: str) -> str | None:
+    """The first value of a name in a file of `name: value` lines."""
     try:
-        return Path(path).read_text().splitlines()
+        lines = Path(path).read_text().splitlines()
     except OSError:
-        return []
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), None)
 
 
 def commit() -> str:
-    """The commit that was measured, and whether the tree held changes beyond it."""
-    head = _git("rev-parse", "--short=12", "HEAD")
-    if head is None:
+    """The measured commit, and whether the product had uncommitted changes."""
+    head = git("rev-parse", "--short=12", "HEAD")
+    if not head:
         return "unknown (no git)"
-    changed = _git("status", "--porcelain", "--", "monitor", "migrations", "pyproject.toml")
+    changed = git("status", "--porcelain", "--", "monitor", "migrations", "pyproject.toml")
     return f"{head} with uncommitted changes" if changed else head
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str:
+    """The output of a git command in this checkout; empty where it fails."""
     try:
         return subprocess.run(
             ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return ""
+
+
+# -- processes and environments
 
 
 @contextmanager
-def before_other_work(wanted: bool) -> Iterator[None]:
-    """Real-time scheduling for this process and what it starts inside. Needs root."""
+def real_time(wanted: bool) -> Iterator[None]:
+    """Schedules this process and what it starts in real time, before other work. Needs root."""
     if not wanted:
         yield
         return
@@ -152,9 +145,7 @@ def before_other_work(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def served(script: str, *arguments: str, core: int | None = None) -> Iterator[str]:
-    """A server of this folder in a process of its own; what it prints first is handed out, at the
-    end it is stopped.
-    """
+    """Runs a server of this folder as a process; yields the first line that it prints."""
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     command = [*pinned, sys.executable, str(HERE / script), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -166,3 +157,17 @@ def served(script: str, *arguments: str, core: int | None = None) -> Iterator[st
             yield first
         finally:
             process.terminate()
+
+
+def environment(home: Path, packages: Sequence[str]) -> Path:
+    """The Python of a virtual environment with these packages, created where it is missing."""
+    python = home / "bin" / "python"
+    installed = home / (
+        ".installed-" + hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
+    )
+    if not installed.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", *packages], check=True)
+        installed.touch()
+    return python

@@ -1,17 +1,15 @@
-"""How often does drift detection cry wolf, and how long does it take? The product beside other
-detectors on the same series.
+"""False alarms and delays of drift detection: the product and other detectors on the same series.
 
     .venv/bin/python benchmarks/detection.py [--seeds 60] [--jobs 2] [--data FOLDER] [--write]
 
-Simulated target-months, busy and idle (driftseries.py tells the assumptions), the product on every
-canary (detection_ours.py), the others on the same series raw and with the product's load curve
-taken out (detection_peers.py); then service levels from few canaries (detection_levels.py) and real
-series (detection_series.py; those that may not be passed on are read from --data). About twenty
-minutes on two idle cores. What was measured already is not measured again: results lie in the
-user's cache under a key made of the sources, so it can be stopped and started. It makes its own
-environments there: numpy, river and ruptures in one, Apache Otava in another, for they ask for
-different versions of numpy. --write puts the tables into docs/detection-measured.md between their
-marks.
+It measures simulated target-months, busy and idle (assumptions in detection_simulated.py): the
+product on every canary (detection_product.py), the other detectors on the same series, raw and with
+the product's load curve removed (detection_peers.py); then service levels (detection_levels.py) and
+real series (detection_series.py; those that may not be redistributed are read from --data). About
+twenty minutes on two idle cores. Results are kept in the user's cache under a key made of the
+sources, so the benchmark can be interrupted and resumed. It creates its own environments there:
+numpy, river and ruptures in one, Apache Otava in another, since they need different versions of
+numpy. --write writes the tables into docs/detection-measured.md.
 """
 
 from __future__ import annotations
@@ -21,68 +19,54 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from common import ROOT, commit, machine
+from common import CACHE, HERE, ROOT, commit, environment, machine
+from proofpage import DETECTION, write_section
 
-HERE = Path(__file__).resolve().parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vllm-canary"
+if TYPE_CHECKING:
+    from detection_product import Cadence
+
 PEERS = {
     "river": ("numpy==2.4.6", "river==0.26.1", "ruptures==1.1.10"),
     "otava": ("numpy==2.2.0", "apache-otava==0.8.0"),
 }
-PAGE = ROOT / "docs" / "detection-measured.md"
 KEPT = CACHE / "detection" / "others"
-BEGIN, END = "<!-- begin: detection -->", "<!-- end: detection -->"
+TITLE = "## Speed and levels: false alarms and delays"
 
 
-def environment(name: str) -> Path:
-    """The Python of a peers' environment, made when it is not there."""
-    home = CACHE / "peers" / name
-    python = home / "bin" / "python"
-    mark = home / (".installed-" + hashlib.sha256(" ".join(PEERS[name]).encode()).hexdigest()[:12])
-    if not mark.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run(
-            [
-                str(python),
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                *PEERS[name],
-            ],
-            check=True,
-        )
-        mark.touch()
-    return python
+def peer_python(name: str) -> Path:
+    """The Python of a peer's environment, created where it is missing."""
+    return environment(CACHE / "peers" / name, PEERS[name])
 
 
 def key() -> str:
-    """Of all sources that the results depend on."""
+    """A digest of all sources on which the results depend."""
     digest = hashlib.sha256()
     drift = ROOT / "monitor/judge/drift"
     sources = sorted([*(drift / "stats").glob("*.py"), *(drift / "speed").glob("*.py")])
-    for path in [*sources, *(HERE / f"{name}.py" for name in ("driftseries", "detection_ours"))]:
+    own = [HERE / "detection_simulated.py", HERE / "detection_product.py"]
+    for path in [*sources, *own]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def main() -> int:
-    """Run in the environment that has numpy; begin again there when this one has not."""
+    """Measures, prints and writes; restarts in the environment with numpy where it is missing."""
     parser = argparse.ArgumentParser(
-        description="false alarms and delays of drift detection, beside other detectors"
+        description="false alarms and delays of drift detection, with other detectors"
     )
     parser.add_argument("--seeds", type=int, default=60, help="target-months of each kind")
     parser.add_argument(
         "--extra-seeds",
         type=int,
         default=20,
-        help="of the rows with three probes and with the raised cadence",
+        help="target-months with three probes and with the increased rate",
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
@@ -91,108 +75,98 @@ def main() -> int:
         help="folder with nab/, tcpd/ and vmnoise/ (sources: benchmarks/data/PROVENANCE.md)",
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write the tables into {PAGE.relative_to(ROOT)}"
+        "--write", action="store_true", help=f"write the tables into {DETECTION.relative_to(ROOT)}"
     )
     o = parser.parse_args()
     if find_spec("river") is None:
-        python = str(environment("river"))
+        python = str(peer_python("river"))
         os.execve(
             python, [python, __file__, *sys.argv[1:]], {**os.environ, "PYTHONPATH": str(ROOT)}
         )
     text = report(o)
     print(text)
     if o.write:
-        put(text)
+        write_section("detection", [TITLE, "", *text.splitlines()], DETECTION)
     return 0
 
 
 def report(o: argparse.Namespace) -> str:
-    """Measure what is missing, then tell."""
-    from detection_ours import Way, run  # noqa: PLC0415 - they want numpy, which only the environment that is entered above has
-    from detection_tables import levels_section, months_section, series_section, ttft_section  # noqa: PLC0415 - likewise
+    """Measures what is missing, and returns the section of the page."""
+    # numpy is only in the environment that main() enters
+    from detection_product import Cadence  # noqa: PLC0415
+    from detection_tables import (  # noqa: PLC0415
+        levels_section,
+        months_section,
+        series_section,
+        ttft_section,
+    )
 
     work = CACHE / "detection" / key()
-    tasks = [(kind, seed, Way()) for kind in ("busy", "idle") for seed in range(o.seeds)]
-    tasks += [
-        (kind, seed, way)
+    extra = [Cadence(3), Cadence(1, True)] if o.extra_seeds else []
+    run_product(work, o.seeds, extra, o.extra_seeds, o.jobs)
+    folders = [
+        work / Cadence().name / f"{kind}-{seed}"
         for kind in ("busy", "idle")
-        for way in (Way(3), Way(1, True))
-        for seed in range(o.extra_seeds)
+        for seed in range(o.seeds)
     ]
-    with ProcessPoolExecutor(o.jobs) as pool:
-        started = [
-            pool.submit(run, kind, seed, way, work / name(way) / f"{kind}-{seed}")
-            for kind, seed, way in tasks
-        ]
-        for i, future in enumerate(started):
-            future.result()
-            print(f"\r{i + 1} of {len(started)} targets", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    folders = [work / name(Way()) / f"{kind}-{seed}" for kind, seed, way in tasks if way == Way()]
     for which in PEERS:
         run_peers(which, folders, o.jobs)
     heading = (
         f"Measured {datetime.now(UTC):%Y-%m-%d %H:%M} UTC at commit {commit()} by "
         f"`benchmarks/detection.py`; {machine()}."
     )
-    parts = [
-        heading,
-        months_section(
-            work, folders, [w for w in (Way(3), Way(1, True)) if o.extra_seeds], o.extra_seeds, KEPT
-        ),
-    ]
-    parts += [ttft_section(o.jobs, o.extra_seeds), levels_section(o.jobs), series_section(o.data)]
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [
+            heading,
+            months_section(work, folders, extra, o.extra_seeds, KEPT),
+            ttft_section(o.jobs, o.extra_seeds),
+            levels_section(o.jobs),
+            series_section(o.data),
+        ]
+    )
 
 
-def name(way: object) -> str:
-    """Of the folder of a way to send canaries."""
-    return f"{getattr(way, 'probes', 1)}-{'boost' if getattr(way, 'boost', False) else 'steady'}"
+def run_product(
+    work: Path, seeds: int, extra: Sequence[Cadence], extra_seeds: int, jobs: int
+) -> None:
+    """Runs the product on every target-month that is not stored yet."""
+    from detection_product import Cadence, run  # noqa: PLC0415 - needs numpy
+
+    counts = [(Cadence(), seeds), *((cadence, extra_seeds) for cadence in extra)]
+    with ProcessPoolExecutor(jobs) as pool:
+        started = [
+            pool.submit(run, kind, seed, cadence, work / cadence.name / f"{kind}-{seed}")
+            for cadence, count in counts
+            for kind in ("busy", "idle")
+            for seed in range(count)
+        ]
+        for i, future in enumerate(started):
+            future.result()
+            print(f"\r{i + 1} of {len(started)} targets", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
 
 
 def run_peers(which: str, folders: list[Path], jobs: int) -> None:
-    """The other detectors, in their own environment."""
-    from detection_peers import result_path  # noqa: PLC0415 - likewise
+    """Runs the other detectors in their own environment, on the targets not stored yet."""
+    from detection_peers import result_path  # noqa: PLC0415 - needs numpy
 
     missing = [str(folder) for folder in folders if not result_path(which, KEPT, folder).exists()]
-    if missing:
-        command = [
-            str(environment(which)),
-            str(HERE / "detection_peers.py"),
-            "--which",
-            which,
-            "--out",
-            str(KEPT),
-            "--jobs",
-            str(jobs),
-        ]
-        command += missing
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            for i, _ in enumerate(process.stdout or ()):
-                print(
-                    f"\r{which}: {i + 1} of {len(missing)} targets",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
-        print(file=sys.stderr)
-        if process.returncode:
-            raise SystemExit(
-                f"{which} ended with {process.returncode}; what it has measured is kept, "
-                "start again"
-            )
-
-
-def put(text: str) -> None:
-    """Between the marks of docs/detection-measured.md, at its end when it has none yet."""
-    page = PAGE.read_text(encoding="utf-8")
-    head, _, found = page.partition(BEGIN)
-    tail = found.partition(END)[2]
-    section = f"{BEGIN}\n## Speed and levels: false alarms and delays\n\n{text.rstrip()}\n{END}"
-    rest = tail.lstrip()
-    PAGE.write_text(
-        f"{head.rstrip()}\n\n{section}\n" + (f"\n{rest}" if rest else ""), encoding="utf-8"
-    )
+    if not missing:
+        return
+    script = [str(peer_python(which)), str(HERE / "detection_peers.py")]
+    options = ["--which", which, "--out", str(KEPT), "--jobs", str(jobs)]
+    with subprocess.Popen(
+        [*script, *options, *missing], stdout=subprocess.PIPE, text=True
+    ) as process:
+        for i, _ in enumerate(process.stdout or ()):
+            progress = f"\r{which}: {i + 1} of {len(missing)} targets"
+            print(progress, end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    if process.returncode:
+        raise SystemExit(
+            f"{which} ended with exit code {process.returncode}; its results so far are kept, "
+            "run it again"
+        )
 
 
 if __name__ == "__main__":

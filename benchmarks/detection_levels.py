@@ -1,9 +1,9 @@
-"""Service levels from few canaries: the product's test beside rules that people write, on canaries
-that wait too long by chance.
+"""Service levels from few canaries: the product's test and common hand-written rules, on canaries
+that exceed the level at random.
 
-One canary a minute, each over its level with a fixed chance, independently. Delay: canaries from
-the moment the chance rises until the rule says so, after two hundred healthy ones (3 % over). False
-alarms: in so many healthy months, at 3 % over and at the boundary of 5 %.
+One canary a minute; each exceeds its level independently with a fixed probability. Delay: canaries
+from the rise of the probability to the alarm, after two hundred healthy ones (3 % over). False
+alarms: in MONTHS healthy months, at 3 % over and at the boundary of 5 %.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 
 import numpy as np
-from driftseries import DAY
+from detection_simulated import DAY
 
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
 from monitor.judge.drift.speed.levels import LevelChannel
@@ -30,11 +30,11 @@ MOST = 5000
 GOOD = CanaryPoint(0, 0, "p", "chat", ttft_ms=100.0)
 BAD = CanaryPoint(0, 0, "p", "chat", outcome="queue_cap")
 
-Rule = Callable[[], Callable[[bool], bool]]  # makes a judge: one observation in, alarm out
+Rule = Callable[[], Callable[[bool], bool]]  # creates a judge: one observation in, alarm out
 
 
 def window(size: int, least: int) -> Callable[[bool], bool]:
-    """At least so many of the last `size`."""
+    """A rule: at least `least` of the last `size` canaries exceed the level."""
     seen: list[bool] = []
 
     def judge(over: bool) -> bool:
@@ -46,7 +46,7 @@ def window(size: int, least: int) -> Callable[[bool], bool]:
 
 
 def product() -> Callable[[bool], bool]:
-    """The product's channel."""
+    """The product's own test."""
     channel, minute = LevelChannel(), 0
 
     def judge(over: bool) -> bool:
@@ -70,7 +70,7 @@ RULES: dict[str, Rule] = {
 
 
 def false_alarms(name: str, rate: float, seed: int) -> int:
-    """Alarms in some healthy months; after one the judge begins anew."""
+    """Alarms in MONTHS_A_TASK healthy months; each alarm restarts the judge."""
     draws = (
         np.random.default_rng([seed, round(rate * 1000)]).random(MONTHS_A_TASK * 30 * DAY) < rate
     ).tolist()
@@ -82,7 +82,7 @@ def false_alarms(name: str, rate: float, seed: int) -> int:
 
 
 def delay(name: str, rate: float, seed: int) -> int:
-    """Canaries until the alarm."""
+    """Canaries from the rise to the alarm."""
     rng = np.random.default_rng([seed, round(rate * 1000), 9])
     judge = RULES[name]()
     for over in (rng.random(200) < HEALTHY).tolist():
@@ -94,7 +94,7 @@ def delay(name: str, rate: float, seed: int) -> int:
 
 
 def rows(jobs: int) -> list[tuple[str, ...]]:
-    """Rule, false alarms in 30 days at 3 % and 5 % over, delays."""
+    """The rows: rule, false alarms in 30 days at 3 % and 5 % over, delays."""
     found = []
     seeds = range(MONTHS // MONTHS_A_TASK)
     with ProcessPoolExecutor(jobs) as pool:

@@ -1,18 +1,17 @@
-"""Other detectors on the series that detection.py has prepared; run by it, in an environment of
-their own.
+"""Other detectors on the series that detection.py has prepared; detection.py runs this program in
+an environment of its own.
 
     python benchmarks/detection_peers.py --which river|otava --out FOLDER FOLDER [FOLDER …]
 
-Each FOLDER holds one simulated target (series.npz): canaries a minute, raw and with the product's
-own load curve taken out ("residual": learnt in the first seven days, then left alone; NaN where the
-load was not known), and the minutes at which drops are put in. Written into --out, under a name
-made of the series and of this program: for each detector the alarms of the healthy month and the
-delays of every drop. A change of the product that leaves the series alone leaves these results
-alone.
+Each FOLDER holds one simulated target (series.npz): one canary a minute, raw and with the product's
+load curve removed ("residual": learned in the first seven days, then fixed; NaN where the load was
+unknown), and the minutes at which drops begin. The results go into --out, under a name made of the
+series and of this program: for each detector the alarms of the healthy month and the delay of every
+drop. They stay valid when a change of the product does not change the series.
 
-Every detector sees what it would see in use: blocks of five minutes (median of at least three
-canaries; Otava: of fifteen minutes), its scale from the seven days of learning, and starts again
-after an alarm. Rising values are no alarm where a detector can tell.
+Every detector gets the data that it would get in use: blocks of five minutes (median of at least
+three canaries; Otava: fifteen minutes), scaled by the seven days of learning. It restarts after an
+alarm. Rising values are not an alarm where a detector can distinguish them.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from driftseries import DAY, LEARN, SCENARIOS, Floats, drop
+from detection_simulated import DAY, LEARN, SCENARIOS, Floats, drop
 
 BLOCK = 5  # minutes
 OTAVA_BLOCK = 15
 OTAVA_WINDOW = 72  # points: eighteen hours
 KERNEL_WINDOW = 288  # blocks: a day
 KERNEL_EVERY = 12  # blocks: an hour
-WARM = 2 * DAY  # minutes before a drop from which a detector is fed
+WARM = 2 * DAY  # minutes of data before a drop
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a detector knows of the healthy past."""
+    """The healthy past of a series."""
 
     median: float
     sd: float
-    learnt: Floats  # blocks of the seven days
+    learned: Floats  # blocks of the seven days
 
 
-Detector = Callable[
-    [Floats, Scale], Iterable[int]
-]  # values, one a block -> indexes at which it raises an alarm
+#: From values, one a block, to the indexes of its alarms.
+Detector = Callable[[Floats, Scale], Iterable[int]]
+Setup = tuple[str, int, Detector]  # series, minutes per value, detector
 
 
 def fixed(values: Floats, scale: Scale) -> Iterator[int]:
@@ -68,8 +67,8 @@ def fixed(values: Floats, scale: Scale) -> Iterator[int]:
 def streaming(
     make: Callable[[], Any], standard: bool, values: Floats, scale: Scale
 ) -> Iterator[int]:
-    """A detector of river, fed value by value; anew after an alarm. `standard`: in standard
-    deviations of the healthy past.
+    """A detector of river, recreated after an alarm. `standard`: the values are standard deviations
+    of the healthy past.
     """
     detector = make()
     data = (values - scale.median) / scale.sd if standard else np.exp(values - scale.median)
@@ -82,8 +81,8 @@ def streaming(
 
 
 def ewma(weight: float, limit: float, values: Floats, scale: Scale) -> Iterator[int]:
-    """Exponentially weighted mean below `limit` of its own standard deviations in the healthy past;
-    values drawn in to 4 SD + 10 %.
+    """An exponentially weighted mean, `limit` of its own healthy standard deviations below zero;
+    values are limited to 4 SD + 10 %.
     """
 
     def smoothed(data: Floats) -> Floats:
@@ -95,7 +94,7 @@ def ewma(weight: float, limit: float, values: Floats, scale: Scale) -> Iterator[
             out[i] = mean
         return out
 
-    sd = float(np.std(smoothed(scale.learnt)[50:]))
+    sd = float(np.std(smoothed(scale.learned)[50:]))
     rest = values
     begun = 0
     while len(rest):
@@ -109,7 +108,7 @@ def ewma(weight: float, limit: float, values: Floats, scale: Scale) -> Iterator[
 
 def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
     """ruptures.KernelCPD over the last day, once an hour: a new lower last segment is an alarm."""
-    import ruptures  # noqa: PLC0415 - the other environment has none
+    import ruptures  # noqa: PLC0415 - not in Otava's environment
 
     raised = -1
     data = np.where(np.isfinite(values), (values - scale.median) / scale.sd, 0.0)
@@ -130,10 +129,10 @@ def kernel(penalty: float, values: Floats, scale: Scale) -> Iterator[int]:
 
 
 def otava(max_pvalue: float, min_magnitude: float, values: Floats, scale: Scale) -> Iterator[int]:
-    """Apache Otava over the last 18 hours, with every new point: a new change to lower values is an
-    alarm. (It fails on arrays.)
+    """Apache Otava over the last 18 hours, at every new point: a new change to lower values is an
+    alarm. It needs lists, since it fails on arrays.
     """
-    from otava.analysis import compute_change_points  # noqa: PLC0415 - the other environment has none
+    from otava.analysis import compute_change_points  # noqa: PLC0415 - not in river's environment
 
     raised = -1
     data = np.exp(np.where(np.isfinite(values), values, scale.median) - scale.median)
@@ -149,75 +148,57 @@ def otava(max_pvalue: float, min_magnitude: float, values: Floats, scale: Scale)
                 yield end - 1
 
 
-def river_detectors() -> dict[str, tuple[str, int, Detector]]:
-    """Name: which series, minutes a value, the detector."""
-    from river import drift  # noqa: PLC0415 - the other environment has none
-
-    def hinkley() -> Any:
-        return drift.PageHinkley()
-
-    def tuned_hinkley() -> Any:
-        return drift.PageHinkley(
-            min_instances=1, delta=PH_DELTA, threshold=PH_THRESHOLD, alpha=1.0, mode="down"
-        )
-
-    def adwin() -> Any:
-        return drift.ADWIN()
-
-    def tuned_adwin() -> Any:
-        return drift.ADWIN(delta=1e-12, clock=1)
-
-    found: dict[str, tuple[str, int, Detector]] = {
-        'fixed "3 samples < 95 % of the median"': ("raw", 1, fixed)
-    }
-    for name, make, standard in (
-        ("river PageHinkley, default", hinkley, True),
-        ("river PageHinkley, tuned", tuned_hinkley, True),
-        ("river ADWIN, default", adwin, False),
-        ("river ADWIN, tuned", tuned_adwin, False),
-    ):
+def river_detectors() -> dict[str, Setup]:
+    """The detectors of river and ruptures, and two simple rules."""
+    found: dict[str, Setup] = {'fixed "3 samples < 95 % of the median"': ("raw", 1, fixed)}
+    for name, detector in _on_both_series():
         for series in ("raw", "residual"):
-            found[f"{name}, {series}"] = (series, BLOCK, partial(streaming, make, standard))
-    for penalty in (25, 80):
-        for series in ("raw", "residual"):
-            found[f"ruptures KernelCPD, penalty {penalty}, {series}"] = (
-                series,
-                BLOCK,
-                partial(kernel, penalty),
-            )
-    for weight, limit in ((0.1, 4.0), (0.2, 5.0)):
-        for series in ("raw", "residual"):
-            found[f"EWMA {weight:g}, L = {limit:g}, {series}"] = (
-                series,
-                BLOCK,
-                partial(ewma, weight, limit),
-            )
+            found[f"{name}, {series}"] = (series, BLOCK, detector)
     return found
+
+
+def _on_both_series() -> Iterator[tuple[str, Detector]]:
+    from river import drift  # noqa: PLC0415 - not in Otava's environment
+
+    hinkley = partial(
+        drift.PageHinkley,
+        min_instances=1,
+        delta=PH_DELTA,
+        threshold=PH_THRESHOLD,
+        alpha=1.0,
+        mode="down",
+    )
+    yield "river PageHinkley, default", partial(streaming, drift.PageHinkley, True)
+    yield "river PageHinkley, tuned", partial(streaming, hinkley, True)
+    yield "river ADWIN, default", partial(streaming, drift.ADWIN, False)
+    adwin = partial(drift.ADWIN, delta=1e-12, clock=1)
+    yield "river ADWIN, tuned", partial(streaming, adwin, False)
+    for penalty in (25, 80):
+        yield f"ruptures KernelCPD, penalty {penalty}", partial(kernel, penalty)
+    for weight, limit in ((0.1, 4.0), (0.2, 5.0)):
+        yield f"EWMA {weight:g}, L = {limit:g}", partial(ewma, weight, limit)
 
 
 PH_DELTA, PH_THRESHOLD = 1.5, 25.0
 
 
-def otava_detectors() -> dict[str, tuple[str, int, Detector]]:
-    """Likewise."""
+def otava_detectors() -> dict[str, Setup]:
+    """Apache Otava with its defaults, and tuned."""
+    tuned = partial(otava, 1e-6, 0.02)
     return {
         "Otava, default, residual": ("residual", OTAVA_BLOCK, partial(otava, 0.001, 0.0)),
-        "Otava, tuned (p 1e-6, 2 %), residual": (
-            "residual",
-            OTAVA_BLOCK,
-            partial(otava, 1e-6, 0.02),
-        ),
+        "Otava, tuned (p 1e-6, 2 %), residual": ("residual", OTAVA_BLOCK, tuned),
     }
 
 
-WHICH: dict[str, Callable[[], dict[str, tuple[str, int, Detector]]]] = {
+WHICH: dict[str, Callable[[], dict[str, Setup]]] = {
     "river": river_detectors,
     "otava": otava_detectors,
 }
 
 
 def blocks(minutes: Floats, size: int) -> Floats:
-    """Medians of so many minutes; NaN where fewer than three fifths are known."""
+    """Medians of blocks of `size` minutes; NaN where fewer than three fifths are known."""
     if size == 1:
         return minutes
     shaped = minutes[: len(minutes) // size * size].reshape(-1, size)
@@ -229,13 +210,13 @@ def blocks(minutes: Floats, size: int) -> Floats:
 
 
 def measure(detector: Detector, minutes: Floats, size: int, onsets: list[int]) -> dict[str, Any]:
-    """Alarms in the healthy month, and the delay of each drop in minutes (None: not within a
-    day).
+    """Returns the alarms in the healthy month, and the delay of each drop in minutes (None: not
+    within a day).
     """
-    learnt = blocks(minutes[:LEARN], size)
-    known = learnt[np.isfinite(learnt)]
+    learned = blocks(minutes[:LEARN], size)
+    known = learned[np.isfinite(learned)]
     centre = float(np.median(known))
-    scale = Scale(centre, float(1.4826 * np.median(np.abs(known - centre))), learnt)
+    scale = Scale(centre, float(1.4826 * np.median(np.abs(known - centre))), learned)
     alarms = len(list(detector(blocks(minutes[LEARN:], size), scale)))
     delays: dict[str, list[int | None]] = {}
     for name, (share, ramp_min) in SCENARIOS.items():
@@ -250,14 +231,14 @@ def measure(detector: Detector, minutes: Floats, size: int, onsets: list[int]) -
 
 
 def result_path(which: str, kept: Path, folder: Path) -> Path:
-    """Where the results on one target lie."""
+    """The path of the results on one target."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     digest.update((folder / "series.npz").read_bytes())
     return kept / f"{which}-{digest.hexdigest()[:16]}.json"
 
 
 def one(which: str, kept: Path, folder: Path) -> str:
-    """Every detector on one target, unless it was done before."""
+    """Measures every detector on one target, unless its results are stored."""
     out = result_path(which, kept, folder)
     if not out.exists():
         data = np.load(folder / "series.npz")
@@ -273,7 +254,7 @@ def one(which: str, kept: Path, folder: Path) -> str:
 
 
 def main() -> int:
-    """One line for each target that is done."""
+    """Measures all targets; prints one line for each that is done."""
     parser = argparse.ArgumentParser(description="other detectors on prepared series")
     parser.add_argument("--which", choices=sorted(WHICH), required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -1,14 +1,14 @@
-"""Real series with known changes, through the same judge as canaries are: each value is handed to
-the SpeedChannel as a decode rate.
+"""Real series with known changes, through the judge of canaries: each value is given to the
+SpeedChannel as a decode rate.
 
-What is asked of each: TigerBeetle's benchmark history: both known steps dated within two points,
-none other above 5 %. Quality control 1 to 3 (TCPD): a change within the annotators' marks, two
-points more on either side. NAB: every labelled window hit; what is raised outside is counted and
-shown. Azure's virtual machines: no pages in months of benchmark noise.
+Requirements. TigerBeetle's benchmark history: both known steps dated within two points, no other
+above 5 %. Quality control 1 to 3 (TCPD): a change within the annotators' marks, extended by two
+points on either side. NAB: every labelled window hit; alarms outside are counted and shown. Azure's
+virtual machines: no pages in months of benchmark noise.
 
-A series is fed twice, as it is and inverted, for the channel looks for what gets worse. Where a
-level stays where it went, it is accepted after a while, as a person would (relearn); how long is
-said beside each. Only TigerBeetle's series may be passed on (benchmarks/data).
+A series is fed twice, as it is and inverted, since the channel detects only a change for the worse.
+A level that persists is accepted after a time, as a person would do with `relearn`; each series has
+its own time. Only TigerBeetle's series may be redistributed (benchmarks/data).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from datetime import datetime
 from pathlib import Path
 from statistics import median, stdev
 
+from common import HERE, met_cell
+
 from monitor.judge.drift.settings import SECOND_US, DriftSettings
 from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.model import CanaryPoint, Severity
 
-HERE = Path(__file__).resolve().parent
 POINT = DriftSettings(
     block_s=60.0, grace_s=0.0, block_samples=1, learn_h=0.1, learn_blocks=12, support_samples=10
 )
-STANDARDISED = replace(POINT, learn_blocks=50)  # as many as are standardised by
+STANDARDISED = replace(POINT, learn_blocks=50)  # the blocks used for standardisation
 QUARTERS = DriftSettings(block_s=900.0, grace_s=0.0)  # three values of five minutes
 SHIFTS = DriftSettings(
     block_s=6 * 3600.0, grace_s=0.0, learn_h=24.0, learn_blocks=60, remember_days=60.0
 )
 NEAR = 2  # points
-# a standard deviation of a series without a unit stands for the smaller size that is looked for
+# One standard deviation of a series without a unit is mapped to the smaller effect size of the
+# detector.
 STANDARD = 0.03
 
 
 @dataclass(slots=True)
 class Raised:
-    """An effect: when it was raised, when it is dated to, by how much, how grave, and until when it
-    was open.
-    """
+    """An effect: when it was raised, its dated onset, size, severity, and when it ended."""
 
     at_us: int
     since_us: int
@@ -53,14 +53,14 @@ class Raised:
     until_us: int
 
     def open_in(self, begin_us: int, end_us: int) -> bool:
-        """Whether it was raised then, or before and was still open."""
+        """Whether it was open at any time of the interval."""
         return self.at_us <= end_us and self.until_us > begin_us
 
 
 def watch(
     times_us: Sequence[int], values: Sequence[float], settings: DriftSettings, accept_after_us: int
 ) -> list[Raised]:
-    """Everything that is raised in either direction; a rise counts as positive."""
+    """All effects in either direction; the change of a rise is positive."""
     found = []
     for sign in (1, -1):
         channel = SpeedChannel()
@@ -89,16 +89,14 @@ def watch(
 def numbered(
     values: Sequence[float], settings: DriftSettings = POINT, accept_after: int = 24
 ) -> list[tuple[int, int, float]]:
-    """For a series without times: (point of the alarm, point it is dated to, change in per
-    cent).
-    """
+    """The effects in a series without times: point of the alarm, dated point, change in %."""
     step = round(settings.block_s * SECOND_US)
     found = watch([i * step for i in range(len(values))], values, settings, accept_after * step)
     return [(r.at_us // step, r.since_us // step, r.change_pct) for r in found]
 
 
 def tigerbeetle() -> tuple[str, ...]:
-    """The known steps are at points 15 and 71."""
+    """TigerBeetle's benchmark history, with known steps at points 15 and 71."""
     with (HERE / "data" / "tigerbeetle_series.csv").open(newline="") as file:
         values = [float(row["value"]) for row in csv.DictReader(file)]
     found = numbered(values)
@@ -115,12 +113,12 @@ def tigerbeetle() -> tuple[str, ...]:
         "TigerBeetle benchmark history (365 points)",
         "steps at 15 and 71 within 2 points, no other above 5 %",
         summary,
-        _yes(met),
+        met_cell(met),
     )
 
 
 def quality_control(folder: Path) -> list[tuple[str, ...]]:
-    """Standardised by the first fifty points: one standard deviation counts as 3 %."""
+    """The quality-control series, standardised by their first fifty points."""
     marks = json.loads((folder / "annotations_quality_control.json").read_text())
     rows = []
     for number in (1, 2, 3):
@@ -141,14 +139,14 @@ def quality_control(folder: Path) -> list[tuple[str, ...]]:
                 f"TCPD quality control {number} ({len(raw)} points)",
                 asked,
                 summary,
-                _yes(bool(inside) and len(found) == len(inside)),
+                met_cell(bool(inside) and len(found) == len(inside)),
             )
         )
     return rows
 
 
 def nab(folder: Path) -> list[tuple[str, ...]]:
-    """Values of five minutes; a level that stays is accepted after a day."""
+    """NAB, one value every five minutes; a level that persists is accepted after a day."""
     windows = json.loads((folder / "combined_windows.json").read_text())
     rows = []
     for name in ("machine_temperature_system_failure", "ec2_request_latency_system_failure"):
@@ -172,7 +170,7 @@ def nab(folder: Path) -> list[tuple[str, ...]]:
             sum(r.until_us - r.at_us for r in found) / 86_400e6,
         )
         earlier = sum(h and b for h, b in zip(hit, before, strict=True))
-        already = f" ({earlier} by what was raised before and still open)" if earlier else ""
+        already = f" ({earlier} by an incident opened before the window)" if earlier else ""
         summary = f"{sum(hit)} of {len(hit)} windows{already}; "
         summary += (
             f"{len(outside)} alarms outside in {days:.0f} days; open for "
@@ -183,15 +181,15 @@ def nab(folder: Path) -> list[tuple[str, ...]]:
                 f"NAB {name.replace('_', ' ')}",
                 "every labelled window hit; alarms outside are counted",
                 summary,
-                _yes(all(hit)),
+                met_cell(all(hit)),
             )
         )
     return rows
 
 
 def vm_noise(folder: Path) -> tuple[str, ...]:
-    """Two machines, an hour or so between values; a level that stays is accepted after two
-    weeks.
+    """Azure VM noise: two machines, about an hour between values; a level that persists is accepted
+    after two weeks.
     """
     machines: dict[str, list[tuple[int, float]]] = {}
     with (folder / "memcpy_1MB_long_eastus_D8s_v5.csv").open(newline="") as file:
@@ -216,12 +214,12 @@ def vm_noise(folder: Path) -> tuple[str, ...]:
         f"Azure VM noise, memcpy 1 MB ({len(machines)} machines)",
         "no pages",
         summary,
-        _yes(pages == 0),
+        met_cell(pages == 0),
     )
 
 
 def rows(data: Path | None) -> list[tuple[str, ...]]:
-    """Series, what is asked, what came out, whether it is met."""
+    """The rows: series, requirement, result, and whether it is met."""
     found = [tigerbeetle()]
     readers: list[tuple[str, Callable[[Path], list[tuple[str, ...]]]]] = [
         ("tcpd", quality_control),
@@ -239,18 +237,13 @@ def rows(data: Path | None) -> list[tuple[str, ...]]:
 
 
 def standardised(values: Sequence[float], learn: int) -> list[float]:
-    """Values without a unit for relative changes: one standard deviation of the first values counts
-    as 3 %.
+    """Values without a unit as relative changes: one standard deviation of the first `learn` values
+    is 3 %.
     """
     centre, spread = median(values[:learn]), stdev(values[:learn])
     return [math.exp(STANDARD * (v - centre) / spread) for v in values]
 
 
 def _us(text: str) -> int:
-    return round(
-        datetime.fromisoformat(text).timestamp() * 1e6
-    )  # wall clock without a zone; only differences count
-
-
-def _yes(met: bool) -> str:
-    return "yes" if met else "**no**"
+    # local time without a zone; only differences matter
+    return round(datetime.fromisoformat(text).timestamp() * 1e6)

@@ -1,10 +1,10 @@
-"""What drift detection costs: a year of one target through `backtest`, and one step of the judge on
+"""The cost of drift detection: `backtest` on a year of one target, and one step of the judge after
 a month of samples.
 
     .venv/bin/python benchmarks/drift_cost.py [--write]
 
-The year has a sample a minute of five probes with a GPU, half a million rows of 27 columns.
-`--write` puts the figures into docs/detection-measured.md. About two minutes.
+The year has one sample a minute from five probes with a GPU: half a million rows of 27 columns.
+`--write` writes the figures into docs/detection-measured.md. About two minutes.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from common import ROOT, machine, percentile
-from proofpage import stamp, write_section
+from common import ROOT, machine, met_cell, percentile, table
+from proofpage import DETECTION, stamp, write_section
 
 from monitor.daemon.driftstate import codec
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.settings import DriftSettings
 from monitor.replay.csv.points import SampleCsv
 
-YEAR, MONTH, STEPS = (
-    525_600,
-    43_200,
-    12_000,
-)  # samples; the steps hold a week, so that the weekly relearning is among them
+# Samples. The steps cover a week, so that they include the weekly rebuild of the baseline.
+YEAR, MONTH, STEPS = 525_600, 43_200, 12_000
 BLOCK = 5  # samples
 BEGIN = datetime(2025, 11, 1, tzinfo=UTC)
 COLUMNS = (
@@ -43,7 +40,7 @@ COLUMNS = (
 
 
 def rows(count: int) -> Iterator[str]:
-    """A healthy server that others use a little, as CSV."""
+    """A healthy server under a light load, as CSV."""
     yield COLUMNS
     chance, noise = random.Random(1), 0.0
     for i in range(count):
@@ -61,7 +58,7 @@ def rows(count: int) -> Iterator[str]:
 
 
 def year(file: Path) -> float:
-    """Seconds of `backtest` over a year."""
+    """Seconds that `backtest` takes on a year."""
     file.write_text("\n".join(rows(YEAR)) + "\n", encoding="utf-8")
     began = time.monotonic()
     subprocess.run(
@@ -74,20 +71,18 @@ def year(file: Path) -> float:
 
 
 def steps(file: Path) -> tuple[list[float], list[float], float]:
-    """Milliseconds of processor time of each judging step after a month, of each writing down of
-    the state, and its size in kB.
+    """Returns the CPU time in ms of each judging step after a month and of each serialisation of
+    the state, and the size of the state in kB.
     """
     file.write_text("\n".join(rows(MONTH + STEPS)) + "\n", encoding="utf-8")
     points = [
         point for chunk in SampleCsv(file).chunks() for found in chunk.values() for point in found
     ]
     gc.collect()
-    # as the daemon does: the points that are read at once here would be looked through again and
-    # again
-    gc.freeze()
+    gc.freeze()  # as the daemon does; otherwise every collection scans all these points
     detector, settings, how = Detector(), DriftSettings(), codec(Detector)
     judged: list[float] = []
-    written: list[float] = []
+    serialised: list[float] = []
     for number, point in enumerate(points):
         began = time.thread_time()
         detector.observe(point, settings)
@@ -98,47 +93,59 @@ def steps(file: Path) -> tuple[list[float], list[float], float]:
             if number % BLOCK == 0:
                 began = time.thread_time()
                 state = how.dump(detector)
-                written.append(1000 * (time.thread_time() - began))
-    return judged, written, len(state) / 1000
+                serialised.append(1000 * (time.thread_time() - began))
+    return judged, serialised, len(state) / 1000
 
 
 def main() -> int:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description="what drift detection costs")
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(description="the cost of drift detection")
     parser.add_argument(
-        "--write", action="store_true", help="write the figures into docs/detection-measured.md"
+        "--write", action="store_true", help=f"write the figures into {DETECTION.relative_to(ROOT)}"
     )
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "year.csv"
         took_s = year(file)
-        judged, written, size_kb = steps(file)
+        judged, serialised, size_kb = steps(file)
     lines = [
-        "## What it costs",
+        "## Cost",
         "",
         f"`benchmarks/drift_cost.py`, {stamp()}; {machine()}.",
         "",
-        "| | measured | limit | met |",
-        "|---|---|---|---|",
-        f"| `backtest` of a year, {YEAR:,} samples | {took_s:.0f} s, {1e6 * took_s / YEAR:.0f} "
-        "µs a sample | 20 s "
-        f"| {_met(took_s <= 20)} |",
-        f"| one step of the judge on 30 days | median {percentile(judged, 0.5):.2f} ms, p99.9 "
-        f"{percentile(judged, 0.999):.2f} ms, most "
-        f"{max(judged):.1f} ms | 5 ms | {_met(max(judged) <= 5)} |",
-        (
-            f"| keeping the state, each block | median {percentile(written, 0.5):.1f} ms, most "
-            f"{max(written):.1f} ms, {size_kb:.0f} kB | | |"
-        ),
+        *report(took_s, judged, serialised, size_kb).splitlines(),
     ]
     print("\n".join(lines))
     if o.write:
-        write_section("cost", lines, ROOT / "docs" / "detection-measured.md")
+        write_section("cost", lines, DETECTION)
     return 0
 
 
-def _met(there: bool) -> str:
-    return "yes" if there else "**no**"
+def report(took_s: float, judged: list[float], serialised: list[float], size_kb: float) -> str:
+    """The table of all figures and their limits."""
+    rows = [
+        (
+            f"`backtest` of a year, {YEAR:,} samples",
+            f"{took_s:.0f} s, {1e6 * took_s / YEAR:.0f} µs per sample",
+            "20 s",
+            met_cell(took_s <= 20),
+        ),
+        (
+            "one step of the judge after 30 days",
+            f"median {percentile(judged, 0.5):.2f} ms, p99.9 {percentile(judged, 0.999):.2f} ms, "
+            f"maximum {max(judged):.1f} ms",
+            "5 ms",
+            met_cell(max(judged) <= 5),
+        ),
+        (
+            "serialising the state, once per block",
+            f"median {percentile(serialised, 0.5):.1f} ms, maximum {max(serialised):.1f} ms, "
+            f"{size_kb:.0f} kB",
+            "",
+            "",
+        ),
+    ]
+    return table(("", "measured", "limit", "met"), rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Many light stand-ins (tests/standin.py) in one process, each on a port of its own, with metrics
-pages as large as a real one.
+"""Many light stand-ins (tests/standin.py) in one process, each on its own port, with metrics pages
+as large as a real one.
 
     python benchmarks/fleet_server.py 200
 
-Prints the ports as one line, then serves until it is killed.
+Prints the ports on one line, then serves until it is killed.
 """
 
 from __future__ import annotations
@@ -13,31 +13,29 @@ import re
 import sys
 from contextlib import AsyncExitStack
 
-from common import PAGE, ROOT
+from common import METRICS_PAGE, ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
-from standin import StandIn  # the tests are no package, so not at the top
+from standin import StandIn  # tests/ is not a package, so the import follows the path
 
 _FAMILY = re.compile(r"^# HELP (\S+)", re.MULTILINE)
 
 
 class FullPage(StandIn):
-    """A stand-in whose page also carries the families of a real page that it does not keep itself,
-    as they stood when captured.
-    """
+    """A stand-in whose metrics page also has the other families of a captured real page."""
 
     rest = ""
 
     def metrics_page(self) -> str:
-        """Its own families, then the rest of the captured page."""
+        """Its own families, then the others of the captured page."""
         own = super().metrics_page()
         if not self.rest:
-            FullPage.rest = rest_of(PAGE.read_text(), own)
+            FullPage.rest = rest_of(METRICS_PAGE.read_text(), own)
         return own + self.rest
 
 
 def rest_of(captured: str, own: str) -> str:
-    """The families of a captured page that are not in our own."""
+    """The families of a captured page that are not in the stand-in's own."""
     kept = set(_FAMILY.findall(own))
     families = re.split(r"(?m)^(?=# HELP )", captured)
     return "".join(
@@ -46,7 +44,7 @@ def rest_of(captured: str, own: str) -> str:
 
 
 async def main(count: int) -> None:
-    """Serve `count` targets."""
+    """Serves `count` targets."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(FullPage()) for _ in range(count)]
         print(*(server.port for server in servers), flush=True)

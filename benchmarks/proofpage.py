@@ -1,36 +1,28 @@
-"""Puts a measured table into its place in a page of docs/: between its markers, so that each proof
-renews its own part alone.
+"""Writes a measured section between its markers in a page of docs/, so that each benchmark renews
+only its own part.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from common import ROOT, git
+
 PROOF = ROOT / "docs" / "proof.md"
+DETECTION = ROOT / "docs" / "detection-measured.md"
+QUALITY = ROOT / "docs" / "quality-measured.md"
 
 
 def stamp() -> str:
-    """Day and commit, as every measured table carries them; a plus sign says that the tree had
-    changes beyond the commit.
-    """
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
-        ).stdout.strip()
-
+    """Day and commit of a measurement; a plus sign: the checkout had uncommitted changes."""
     changed = "+" if git("status", "--porcelain", "--", "monitor", "benchmarks") else ""
     return f"{datetime.now(UTC):%Y-%m-%d}, commit {git('rev-parse', '--short', 'HEAD')}{changed}"
 
 
 def write_section(name: str, lines: Sequence[str], page: Path = PROOF) -> None:
-    """Replace what stands between the markers of this name; a page without them gets them at its
-    end.
-    """
+    """Replaces the text between the markers of this name; appends both to a page without them."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     block = "\n".join([begin, *(line.rstrip() for line in lines), end])

@@ -1,17 +1,18 @@
-"""The quality gate on a real vLLM: silent on the original, loud on a lost token and on weights of
-four bits. Part of `make proof`.
+"""The quality gate on a real vLLM: no alarm on the original, an alarm on a lost token and on 4-bit
+weights. Part of `make proof`.
 
     .venv/bin/python benchmarks/quality_vllm.py [--canaries 500] [--repetitions 200] [--work DIR]
 
-Writes its part of docs/quality-measured.md. An estimated 40 minutes on two quiet cores, and many
-times that beside other work. What has been measured is kept in DIR (beside the vLLM environment
-unless given), so that a run that was stopped goes on where it was, until the product (the committed
-monitor/) or the numbers change. One server at a time, three starts:
+Writes its section of docs/quality-measured.md. About 40 minutes on two idle cores, and much longer
+with other work. Results are kept in DIR (by default next to the vLLM environment), so that the
+benchmark can be interrupted and resumed, until the product (the committed monitor/) or the numbers
+change. One server at a time, three starts:
 
-1. the original: pinned, half of the repeats in company; then the canaries by `vllm-canary probe`,
-   half of them beside requests that leave one slot free; then the repetitions of three rounds, each
-   judged as the daemon does (verdicts and model shift);
-2. `int4`: as many repetitions by the original's pins;  3. `no-bos`: one round.
+1. the original: pinned, half of the repeats under load; then the canaries by `vllm-canary probe`,
+   half of them with requests that leave one slot free; then the repetitions of three rounds, each
+   judged as by the daemon (verdicts and model shift);
+2. `int4`: the same number of repetitions with the original's pins;
+3. `no-bos`: one round.
 """
 
 from __future__ import annotations
@@ -20,21 +21,19 @@ import argparse
 import asyncio
 import json
 import shutil
-import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
-from common import ROOT, machine
-from proofpage import stamp, write_section
+from common import ROOT, git, machine, met_cell, table
+from proofpage import QUALITY, stamp, write_section
 
 from monitor.config.probes import load_probes
 from monitor.config.settings import load_settings
@@ -51,28 +50,28 @@ from monitor.store import pins
 from monitor.store.database import reading
 
 sys.path.insert(0, str(ROOT / "tests"))
+# tests/ is not a package, so this import follows the path
 from vllm_bed import (
-    MAKE_VARIANTS,
+    MODEL,
     SERVED_MODEL,
     Canary,
     Json,
     VllmServer,
     chat_probe,
     free_port,
+    make_variant,
     say,
+    vllm_environment,
 )
 
-MODEL = ROOT / "tests" / "vllm" / "model"
-SLOTS, COMPANY = 4, 3  # the company leaves one slot free
-PIN_REPEATS = 6  # three alone, three in company
+SLOTS, LOAD = 4, 3  # the load leaves one slot free
+PIN_REPEATS = 6  # three alone, three under load
 CLASSES = {"chat": {"max_wait": "30s"}}
 PATIENT = Limits(max_wait_s=None, hang_after_s=300.0, give_up_s=600.0, answer_s=300.0)
 
 
 def probes_of_the_model() -> dict[str, Json]:
-    """The tiny model's prompts: twelve with one sure answer, two that are near ties on purpose. All
-    are judged by their pins.
-    """
+    """The tiny model's prompts, judged by pins: twelve with one sure answer, two near ties."""
     found: dict[str, Json] = {}
     for number, entry in enumerate(
         json.loads((MODEL / "canaries.json").read_text(encoding="utf-8"))
@@ -85,7 +84,7 @@ def probes_of_the_model() -> dict[str, Json]:
 
 
 class Kept:
-    """What has been measured, in a file: a list of records by the name of the step."""
+    """The stored results: a list of records by the name of the step, in a file."""
 
     def __init__(self, path: Path, setting: Json) -> None:
         self._path = path
@@ -95,20 +94,20 @@ class Kept:
         self._setting = setting
 
     def add(self, step: str, *records: Json) -> None:
-        """One more; written at once."""
+        """Adds records and writes the file."""
         self.steps.setdefault(step, []).extend(records)
         partial = self._path.with_suffix(".new")
         partial.write_text(json.dumps({"setting": self._setting, "steps": self.steps}))
         partial.replace(self._path)
 
     def of(self, step: str) -> list[Json]:
-        """The records of a step so far."""
+        """The records of a step."""
         return self.steps.get(step, [])
 
 
 @dataclass(slots=True)
 class Bed:
-    """Where everything lies, and the one server that runs."""
+    """The folders, the daemon, and the running server."""
 
     work: Path
     venv: Path
@@ -117,7 +116,7 @@ class Bed:
     server: VllmServer | None = None
 
     def serve(self, model: Path) -> str:
-        """Serve a model instead of the last one; its address."""
+        """Serves a model instead of the previous one; returns the address."""
         self.stop()
         options = (
             "--max-model-len",
@@ -136,20 +135,12 @@ class Bed:
         )
         return self.server.url
 
-    def variant(self, name: str) -> Path:
-        """A quietly broken copy of the model."""
-        command = [
-            str(self.venv / "bin" / "python"),
-            str(MAKE_VARIANTS),
-            str(MODEL),
-            str(self.work / "variants"),
-            name,
-        ]
-        subprocess.run(command, check=True, timeout=120.0)
-        return self.work / "variants" / name
+    def serve_variant(self, name: str) -> str:
+        """Serves a copy of the model with a silent fault; returns the address."""
+        return self.serve(make_variant(self.venv, MODEL, self.work, name))
 
     def stop(self) -> None:
-        """End the server, if there is one."""
+        """Stops the server, if there is one."""
         if self.server is not None:
             self.server.stop()
             self.server = None
@@ -159,13 +150,13 @@ class Bed:
 
 
 def canaries(bed: Bed, kept: Kept, url: str, wanted: int) -> None:
-    """Rounds of `vllm-canary probe`, every second one in company. Company is believed when the
-    sample says so.
+    """Runs rounds of `vllm-canary probe`, every second one under load; a sample counts as loaded by
+    its own number of running requests.
     """
     while len(done := kept.of("canaries")) < wanted:
         rounds = len({row["round"] for row in done})
         if rounds % 2:
-            with company(url):
+            with load(url):
                 rows = bed.canary.json("probe", codes=(0, 1))["samples"]
         else:
             rows = bed.canary.json("probe", codes=(0, 1))["samples"]
@@ -180,10 +171,8 @@ def canaries(bed: Bed, kept: Kept, url: str, wanted: int) -> None:
 
 
 @contextmanager
-def company(url: str) -> Iterator[None]:
-    """Long requests beside what happens inside, one after the other, so that always COMPANY of them
-    run.
-    """
+def load(url: str) -> Iterator[None]:
+    """Keeps LOAD long requests running on the server."""
     ended = threading.Event()
 
     def one(number: int) -> None:
@@ -196,17 +185,15 @@ def company(url: str) -> Iterator[None]:
             "stream": True,
         }
         while not ended.is_set():
-            asked = body | {"prompt": f"company {number}", "cache_salt": uuid.uuid4().hex}
+            request = body | {"prompt": f"load {number}", "cache_salt": uuid.uuid4().hex}
             with httpx.stream(
-                "POST", f"{url}/v1/completions", json=asked, timeout=600.0, trust_env=False
+                "POST", f"{url}/v1/completions", json=request, timeout=600.0, trust_env=False
             ) as response:
                 for _ in response.iter_raw():
                     if ended.is_set():
                         break
 
-    threads = [
-        threading.Thread(target=one, args=(number,), daemon=True) for number in range(COMPANY)
-    ]
+    threads = [threading.Thread(target=one, args=(number,), daemon=True) for number in range(LOAD)]
     for thread in threads:
         thread.start()
     time.sleep(1.0)
@@ -223,13 +210,13 @@ def company(url: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The probes and pins that everything is judged by."""
+    """The probes and pins for all verdicts."""
 
     probes: Sequence[Probe]
     pins: Sequence[Pin]
 
     async def rounds(self, url: str, count: int) -> Json:
-        """So many rounds, judged as the daemon judges them."""
+        """Runs `count` rounds and judges them as the daemon does."""
         shifts: dict[str, list[float]] = {probe.name: [] for probe in self.probes}
         verdicts: list[tuple[str, str, str | None]] = []
         async with client(url, None) as http:
@@ -259,7 +246,7 @@ class Judge:
     async def run(
         self, http: httpx.AsyncClient, probe: Probe
     ) -> tuple[Verdict, str | None, float | None]:
-        """One canary: its verdict, the sentence, and how far the pinned answer moved."""
+        """Runs one canary; returns its verdict, the reason, and the shift of the pinned answer."""
 
         async def steps() -> None:
             return None
@@ -277,7 +264,7 @@ class Judge:
 
 
 def repetitions(judge: Judge, kept: Kept, step: str, url: str, wanted: int) -> None:
-    """Three rounds, again and again; one that is not counted first, since its answers are cold."""
+    """Runs the repetitions of three rounds, after one cold round that is not counted."""
     if len(kept.of(step)) < wanted:
         asyncio.run(judge.rounds(url, 1))
     began, before = time.monotonic(), len(kept.of(step))
@@ -288,132 +275,131 @@ def repetitions(judge: Judge, kept: Kept, step: str, url: str, wanted: int) -> N
             found = sum(bool(row["shifted"]) for row in kept.of(step))
             say(
                 f"{step}: {done + 1}/{wanted} repetitions, found in {found}; "
-                f"{each * (wanted - done - 1) / 60:.0f} min to go"
+                f"{each * (wanted - done - 1) / 60:.0f} min left"
             )
 
 
-# ---- all of it
+# ---- all steps
 
 
 def measure(bed: Bed, kept: Kept, wanted: int, times: int) -> None:
-    """What is still missing."""
+    """Measures what is missing."""
     if kept.fresh or len(kept.of("canaries")) < wanted or len(kept.of("original")) < times:
         url = bed.serve(MODEL)
         if kept.fresh:
-            for name in (
-                probes_of_the_model()
-            ):  # one by one: it takes a minute or two, and longer on a busy machine
-                bed.canary.run(
-                    "pin",
-                    name,
-                    "--reason",
-                    "as it was trained",
-                    "--repeats",
-                    str(PIN_REPEATS),
-                    "--under-load",
-                )
-                say(f"pinned {name}")
+            pin_all(bed.canary)
             kept.add("pinned", {"at": time.time()})
         canaries(bed, kept, url, wanted)
         repetitions(judge_of(bed.canary), kept, "original", url, times)
     if len(kept.of("int4")) < times:
-        repetitions(judge_of(bed.canary), kept, "int4", bed.serve(bed.variant("int4")), times)
+        repetitions(judge_of(bed.canary), kept, "int4", bed.serve_variant("int4"), times)
     if not kept.of("no-bos"):
-        kept.add(
-            "no-bos", asyncio.run(judge_of(bed.canary).rounds(bed.serve(bed.variant("no-bos")), 1))
-        )
+        kept.add("no-bos", asyncio.run(judge_of(bed.canary).rounds(bed.serve_variant("no-bos"), 1)))
     bed.stop()
 
 
+def pin_all(canary: Canary) -> None:
+    """Pins one probe after another: each takes a minute or two, and longer on a busy machine."""
+    how = ("--reason", "as it was trained", "--repeats", str(PIN_REPEATS), "--under-load")
+    for name in probes_of_the_model():
+        canary.run("pin", name, *how)
+        say(f"pinned {name}")
+
+
 def judge_of(canary: Canary) -> Judge:
-    """Probes and pins as the product has them."""
+    """The probes and pins of the product's configuration and database."""
     settings = load_settings(canary.home / "config.yaml")
     with reading(settings.database) as connection:
         return Judge(load_probes(Path(settings.probes), settings), pins.find(connection, "tiny"))
 
 
-def lines(kept: Kept) -> tuple[list[str], bool]:
-    """The table, and whether everything in it is as it must be."""
-    rows = kept.of("canaries")
-    verdicts = Counter(row["verdict"] for row in rows)
-    crowded = sum((row["running"] or 0) > 0 for row in rows)
-    original, int4, [nobos] = kept.of("original"), kept.of("int4"), kept.of("no-bos")
-    blamed = sum("chat template or tokenizer changed" in reason for reason in nobos["reasons"])
-    table = [
-        (
-            f"original, {len(rows)} canaries, {crowded} of them in company",
-            (
-                f"{verdicts['pass']} pass, {verdicts['near_tie']} near ties, "
-                f"{len(rows) - verdicts['pass'] - verdicts['near_tie']} other"
-            ),
-            "no `fail`",
-            set(verdicts) <= {"pass", "near_tie"} and crowded * 2 >= len(rows) * 0.9,
-        ),
-        (
-            f"original, {len(original)} times three rounds",
-            f"model shift found in {_found(original)}; effect at most "
-            f"{_effect(original, max):.4f} nat; "
-            f"{sum(r['near_ties'] for r in original)} near ties, "
-            f"{sum(r['failed'] for r in original)} fail",
-            "found in 0",
-            _found(original) == 0 and not any(r["failed"] for r in original),
-        ),
-        (
-            f"int4, {len(int4)} times three rounds",
-            f"model shift found in {_found(int4)}; effect {_effect(int4, min):.3f} to "
-            f"{_effect(int4, max):.3f} nat; "
-            f"{sum(r['sure_failed'] for r in int4)} of the sure answers fail; "
-            f"{sum(r['near_ties'] for r in int4)} near ties",
-            f"found in {len(int4)}",
-            _found(int4) == len(int4) and not any(r["sure_failed"] for r in int4),
-        ),
-        (
-            "no-bos, one round",
-            (
-                f"{nobos['failed']} of {nobos['of']} fail; {blamed} of {len(nobos['reasons'])} "
-                "reasons blame template or tokenizer"
-            ),
-            "found",
-            nobos["failed"] == nobos["of"] and blamed == len(nobos["reasons"]) > 0,
-        ),
+# ---- the table
+
+Line = tuple[str, str, str, bool]  # what, measured, wanted, met
+
+
+def report(kept: Kept) -> tuple[list[str], bool]:
+    """The section of docs/quality-measured.md, and whether every limit is met."""
+    canaries = kept.of("canaries")
+    lines = [
+        _canaries_line(canaries),
+        _original_line(kept.of("original")),
+        _int4_line(kept.of("int4")),
+        _no_bos_line(kept.of("no-bos")[0]),
     ]
-    ties = sorted({row["detail"] for row in rows if row["verdict"] == "near_tie"})
+    rows = [(what, measured, wanted, met_cell(met)) for what, measured, wanted, met in lines]
+    ties = sorted({row["detail"] for row in canaries if row["verdict"] == "near_tie"})
     text = [
-        (
-            f"Written by `.venv/bin/python benchmarks/quality_vllm.py` (`make proof`): {stamp()}; "
-            f"{machine()}."
-        ),
-        (
-            f"vLLM 0.32 on CPU with the tiny model of the tests, `--max-num-seqs {SLOTS}`; pinned "
-            f"with {PIN_REPEATS} repeats, half of them in"
-        ),
-        "company.",
+        f"Written by `.venv/bin/python benchmarks/quality_vllm.py` (`make proof`): {stamp()}; "
+        f"{machine()}.",
+        f"vLLM 0.32 on CPU with the tiny model of the tests, `--max-num-seqs {SLOTS}`; pinned with "
+        f"{PIN_REPEATS} repeats, half of them under load.",
         "",
-        "| what | measured | wanted | met |",
-        "|---|---|---|---|",
-        *(
-            f"| {what} | {measured} | {want} | {'yes' if met else '**no**'} |"
-            for what, measured, want, met in table
-        ),
-        *(
-            ["", "Near ties among the canaries:", "", *(f"- {tie}" for tie in ties[:6])]
-            if ties
-            else []
-        ),
+        *table(("what", "measured", "required", "met"), rows).splitlines(),
     ]
-    return text, all(met for *_, met in table)
+    if ties:
+        text += ["", "Near ties among the canaries:", "", *(f"- {tie}" for tie in ties[:6])]
+    return text, all(met for *_, met in lines)
 
 
-def _found(records: Sequence[Json]) -> int:
-    return sum(bool(r["shifted"]) for r in records)
+def _canaries_line(rows: Sequence[Json]) -> Line:
+    verdicts = Counter(row["verdict"] for row in rows)
+    passed, ties = verdicts["pass"], verdicts["near_tie"]
+    loaded = sum((row["running"] or 0) > 0 for row in rows)
+    return (
+        f"original, {len(rows)} canaries, {loaded} of them under load",
+        f"{passed} pass, {ties} near ties, {len(rows) - passed - ties} other",
+        "no `fail`",
+        set(verdicts) <= {"pass", "near_tie"} and loaded * 2 >= len(rows) * 0.9,
+    )
 
 
-def _effect(records: Sequence[Json], which: Any) -> float:
-    return float(which(r["effect_nat"] for r in records if r["effect_nat"] is not None))
+def _original_line(runs: Sequence[Json]) -> Line:
+    return (
+        f"original, {len(runs)} times three rounds",
+        f"model shift found in {_found(runs)}; effect at most {_effect(runs, max):.4f} nat; "
+        f"{sum(r['near_ties'] for r in runs)} near ties, {sum(r['failed'] for r in runs)} fail",
+        "found in 0",
+        _found(runs) == 0 and not any(r["failed"] for r in runs),
+    )
 
 
-def main() -> int:
-    """Measure what is missing, print, write."""
+def _int4_line(runs: Sequence[Json]) -> Line:
+    return (
+        f"int4, {len(runs)} times three rounds",
+        f"model shift found in {_found(runs)}; effect {_effect(runs, min):.3f} to "
+        f"{_effect(runs, max):.3f} nat; {sum(r['sure_failed'] for r in runs)} of the sure answers "
+        f"fail; {sum(r['near_ties'] for r in runs)} near ties",
+        f"found in {len(runs)}",
+        _found(runs) == len(runs) and not any(r["sure_failed"] for r in runs),
+    )
+
+
+def _no_bos_line(run: Json) -> Line:
+    reasons = run["reasons"]
+    named = sum("chat template or tokenizer changed" in reason for reason in reasons)
+    return (
+        "no-bos, one round",
+        f"{run['failed']} of {run['of']} fail; {named} of {len(reasons)} reasons name the template "
+        "or tokenizer",
+        "found",
+        run["failed"] == run["of"] and named == len(reasons) > 0,
+    )
+
+
+def _found(runs: Sequence[Json]) -> int:
+    return sum(bool(r["shifted"]) for r in runs)
+
+
+def _effect(runs: Sequence[Json], which: Callable[[Iterable[float]], float]) -> float:
+    return which(float(r["effect_nat"]) for r in runs if r["effect_nat"] is not None)
+
+
+# ---- command line
+
+
+def options() -> argparse.Namespace:
+    """The parsed command line."""
     parser = argparse.ArgumentParser(description="the quality gate on a real vLLM")
     parser.add_argument(
         "--canaries", type=int, default=500, metavar="N", help="on the original (default 500)"
@@ -429,41 +415,49 @@ def main() -> int:
         "--work",
         type=Path,
         metavar="DIR",
-        help="where to keep what was measured (default: beside the vLLM environment)",
+        help="folder for results (default: next to the vLLM environment)",
     )
-    o = parser.parse_args()
-    installed = subprocess.run(
-        [str(ROOT / "tests" / "vllm" / "install.sh")], capture_output=True, text=True, check=True
-    )
-    venv = Path(installed.stdout.splitlines()[-1])
-    work = o.work or venv.parent / "quality-proof"
-    product = subprocess.run(
-        ["git", "rev-parse", "HEAD:monitor"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    setting = {"product": product, "canaries": o.canaries, "repetitions": o.repetitions}
+    return parser.parse_args()
+
+
+def opened(work: Path, canaries: int, repetitions: int) -> Kept:
+    """The results in the folder; those of another product or of other numbers are deleted."""
+    setting = {
+        "product": git("rev-parse", "HEAD:monitor"),
+        "canaries": canaries,
+        "repetitions": repetitions,
+    }
     work.mkdir(parents=True, exist_ok=True)
     kept = Kept(work / "measured.json", setting)
     if kept.fresh:
         shutil.rmtree(work / "canary", ignore_errors=True)
         (work / "measured.json").unlink(missing_ok=True)
     else:
-        say(f"going on with what was measured before in {work}")
+        say(f"resuming with the results in {work}")
+    return kept
+
+
+def main() -> int:
+    """Measures what is missing, prints the table and writes it."""
+    o = options()
+    venv = vllm_environment()
+    work = o.work or venv.parent / "quality-proof"
+    kept = opened(work, o.canaries, o.repetitions)
     port, home = free_port(), work / "canary"
     home.mkdir(exist_ok=True)
-    bed = Bed(
-        work, venv, Canary(home, f"http://127.0.0.1:{port}", MODEL, "http://127.0.0.1:9/none"), port
-    )
-    bed.canary.write(probes_of_the_model(), CLASSES)
+    canary = Canary(home, f"http://127.0.0.1:{port}", MODEL, "http://127.0.0.1:9/none")
+    bed = Bed(work, venv, canary, port)
+    canary.write(probes_of_the_model(), CLASSES)
     try:
         measure(bed, kept, o.canaries, o.repetitions)
     finally:
         bed.stop()
-    text, met = lines(kept)
+    text, met = report(kept)
     print("\n".join(text))
     if o.canaries >= 500 and o.repetitions >= 200:
-        write_section("vllm", text, ROOT / "docs" / "quality-measured.md")
+        write_section("vllm", text, QUALITY)
     else:
-        say("few runs: docs/quality-measured.md is left alone")
+        say(f"too few runs: {QUALITY.relative_to(ROOT)} is unchanged")
     return 0 if met else 1
 
 

@@ -1,12 +1,12 @@
-"""A server with known true times, to measure how well a client observes a token stream. Standard
+"""A server with known true times, to measure the errors of a client on a token stream. Standard
 library only.
 
     python benchmarks/reference_server.py --truth truth.jsonl [--port 8001] [--eos]
 
-It speaks as much of vLLM's API as a canary or a load generator needs. The role chunk leaves
+It implements the part of vLLM's API that a canary or a load generator needs. The role chunk is sent
 `--role` seconds after the request's head was read, the first token after `--ttft`, then one token
-every `--itl`. With `--eos` the last token is an end-of-text stop: counted by usage, its chunk
-empty, as a real vLLM sends it. The true times of each answer are appended to the truth file.
+every `--itl`. With `--eos` the last token is an end-of-text stop: counted in usage, with an empty
+chunk, as a real vLLM sends it. The true times of each answer are appended to the truth file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, TextIO
 
 Json = dict[str, Any]
 
-#: A timer of the event loop may come this late; the rest of the wait is spent looking at the clock.
+#: Margin for late timers of the event loop; the last part of a wait polls the clock.
 SPIN_S = 0.0002
 PLAIN_PAGE = (
     "# TYPE vllm:num_requests_running "
     'gauge\nvllm:num_requests_running{engine="0",model_name="ref"} 0\n'
 )
-GPU = {
+MODEL = {
     "id": "ref",
     "object": "model",
     "root": "ref",
@@ -41,7 +41,7 @@ GPU = {
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When what is sent, in seconds after the request. `role_s` None: no role chunk."""
+    """The times of an answer, in seconds after the request. `role_s` None: no role chunk."""
 
     role_s: float | None
     ttft_s: float
@@ -51,13 +51,13 @@ class Times:
 
 
 class ReferenceServer:
-    """Answers every completion at the same times, and writes down when each token really left."""
+    """Answers every completion at the same times, and records when each token was sent."""
 
     def __init__(self, times: Times, truth: TextIO, page: str = PLAIN_PAGE) -> None:
         self._times, self._truth, self._page = times, truth, page
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until its client leaves."""
+        """Serves one connection until its client disconnects."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -85,7 +85,7 @@ class ReferenceServer:
                 self._times, arrived_s, headers.get("x-request-id"), self._truth
             )
         elif path.startswith("/v1/models"):
-            _whole(writer, {"object": "list", "data": [GPU]})
+            _whole(writer, {"object": "list", "data": [MODEL]})
         elif path.startswith("/version"):
             _whole(writer, {"version": "0.32.0"})
         elif path.startswith("/health"):
@@ -107,7 +107,7 @@ class _Answer:
     async def send(
         self, times: Times, arrived_s: float, request_id: str | None, truth: TextIO
     ) -> None:
-        """Everything up to the last byte, then the line in the truth file."""
+        """Sends the answer, then writes its line into the truth file."""
         count = min(
             times.tokens,
             int(
@@ -123,13 +123,13 @@ class _Answer:
         if self.chat and times.role_s is not None:
             await _until(arrived_s + times.role_s)
             self._event(self._chunk({"role": "assistant", "content": ""}))
-        left_s: list[float] = []
+        sent_s: list[float] = []
         for index in range(count):
             await _until(arrived_s + times.ttft_s + times.itl_s * index)
             last = index == count - 1
             finish = ("stop" if times.eos else "length") if last else None
             self._event(self._chunk({"content": "" if last and times.eos else " tok"}, finish))
-            left_s.append(time.perf_counter() - arrived_s)
+            sent_s.append(time.perf_counter() - arrived_s)
         if (self.request.get("stream_options") or {}).get("include_usage"):
             usage = {"prompt_tokens": 20, "completion_tokens": count, "total_tokens": 20 + count}
             self._event(self._body([]) | {"usage": usage})
@@ -137,20 +137,18 @@ class _Answer:
         self.writer.write(b"0\r\n\r\n")
         await self.writer.drain()
         truth.write(
-            json.dumps({"id": request_id, "ttft": left_s[0], "last": left_s[-1], "n": count}) + "\n"
+            json.dumps({"id": request_id, "ttft": sent_s[0], "last": sent_s[-1], "n": count}) + "\n"
         )
         truth.flush()
 
     def _event(self, data: Json | str) -> None:
-        """One server-sent event in an HTTP chunk of its own; an idle socket takes it at once,
-        without the loop.
-        """
+        """Sends one event as an HTTP chunk; asyncio writes it to an idle socket at once."""
         event = f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
         self.writer.write(b"%x\r\n%b\r\n" % (len(event), event))
 
     def _chunk(self, delta: Json, finish: str | None = None) -> Json:
-        said: Json = {"delta": delta} if self.chat else {"text": delta.get("content", "")}
-        return self._body([{"index": 0, "finish_reason": finish, "logprobs": None, **said}])
+        content: Json = {"delta": delta} if self.chat else {"text": delta.get("content", "")}
+        return self._body([{"index": 0, "finish_reason": finish, "logprobs": None, **content}])
 
     def _body(self, choices: list[Json]) -> Json:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
@@ -176,13 +174,13 @@ def _whole(writer: asyncio.StreamWriter, answer: Json | str, status: int = 200) 
 
 
 async def main() -> None:
-    """Serve until killed. The first line printed is the address."""
+    """Serves until killed. Prints the address first."""
     parser = argparse.ArgumentParser(description="a server with known true times")
     parser.add_argument(
         "--truth",
         type=Path,
         required=True,
-        help="where the true times go, one JSON object an answer",
+        help="file for the true times, one JSON object per answer",
     )
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
     parser.add_argument(
@@ -190,17 +188,17 @@ async def main() -> None:
     )
     parser.add_argument("--ttft", type=float, default=0.15, help="seconds to the first token")
     parser.add_argument("--itl", type=float, default=0.02, help="seconds between tokens")
-    parser.add_argument("--tokens", type=int, default=50, help="tokens of an answer")
+    parser.add_argument("--tokens", type=int, default=50, help="tokens per answer")
     parser.add_argument(
         "--eos",
         action="store_true",
         help="the last token is an end-of-text stop with an empty chunk",
     )
-    parser.add_argument("--page", type=Path, help="what /metrics answers; default: one gauge")
+    parser.add_argument("--page", type=Path, help="file with the metrics page; default: one gauge")
     parser.add_argument(
         "--punctual",
         action="store_true",
-        help="ask for real-time scheduling; goes without where it is not allowed",
+        help="use real-time scheduling where that is allowed",
     )
     o = parser.parse_args()
     if o.punctual:

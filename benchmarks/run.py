@@ -1,12 +1,12 @@
-"""`make bench`: run the benchmarks, print their tables and write docs/benchmarks.md.
+"""`make bench`: runs the benchmarks, prints their tables and writes docs/benchmarks.md.
 
     .venv/bin/python benchmarks/run.py [--quick] [--peers] [--realtime] [--only accuracy|cost]
     [--out FILE]
 
-About 12 minutes, 2 more with --peers; --quick takes 5 and writes nothing unless --out is given. The
-figures of a busy machine are those of its other work: run it on a quiet one, or as root with
---realtime, which puts the accuracy part before other work (not the rest: on a single core, threads
-of equal real-time priority hold each other up). The load is in the tables.
+Takes about 12 minutes, 2 more with --peers; --quick takes 5 and writes nothing unless --out is
+given. Other work on the machine distorts the figures: run it on an idle machine, or as root with
+--realtime, which schedules the accuracy part in real time (not the rest: on a single core, threads
+of equal real-time priority block each other). The tables show the load.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pathlib import Path
 import accuracy
 import cost
 import peers
-from common import ROOT, Section, before_other_work, commit, machine
+from common import ROOT, Section, commit, machine, real_time
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
 def heading(command: str, realtime: bool) -> str:
-    """When, what, where and how."""
+    """The head of the page: date, commit, machine, scheduling and command."""
     lines = [
         "# Benchmarks",
         "",
         (
-            "Written by the command below; `benchmarks/` holds the programs. **no** in the last "
+            "Written by the command below; the programs are in `benchmarks/`. **no** in the last "
             "column: the limit is not met."
         ),
         "",
@@ -41,8 +41,7 @@ def heading(command: str, realtime: bool) -> str:
         f"- Machine: {machine()}",
         (
             "- Scheduling: "
-            f"{'accuracy before other work (real-time), the rest ' if realtime else ''}as "
-            "any program"
+            f"{'real-time for accuracy, default for the rest' if realtime else 'default'}"
         ),
         f"- Command: `{command}`",
     ]
@@ -50,22 +49,22 @@ def heading(command: str, realtime: bool) -> str:
 
 
 def main() -> int:
-    """Run, print, write."""
+    """Runs the benchmarks, prints the page and writes it."""
     parser = argparse.ArgumentParser(description="run the benchmarks and write docs/benchmarks.md")
     parser.add_argument(
-        "--quick", action="store_true", help="short runs, for work on the benchmarks themselves"
+        "--quick", action="store_true", help="short runs, for development of the benchmarks"
     )
     parser.add_argument(
         "--peers",
         action="store_true",
-        help=f"measure {peers.GUIDELLM} beside us (installs it into {peers.HOME})",
+        help=f"also measure {peers.GUIDELLM} (installs it into {peers.HOME})",
     )
     parser.add_argument(
         "--realtime",
         action="store_true",
-        help="before the other work of a busy machine (needs root)",
+        help="real-time scheduling for the accuracy part (needs root)",
     )
-    parser.add_argument("--only", choices=["accuracy", "cost"], help="one half")
+    parser.add_argument("--only", choices=["accuracy", "cost"], help="run one part")
     parser.add_argument(
         "--out", type=Path, help=f"where to write (default {PAGE.relative_to(ROOT)})"
     )
@@ -73,7 +72,7 @@ def main() -> int:
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
     sections: list[Section] = []
     if o.only != "cost":
-        with before_other_work(o.realtime):
+        with real_time(o.realtime):
             canaries = 15 if o.quick else 40
             found = accuracy.section(canaries)
             sections.append(replace(found, notes=[peers.note(canaries)]) if o.peers else found)

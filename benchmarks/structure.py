@@ -1,8 +1,8 @@
-"""The structure of a checkout in figures: files, lines, imports, functions. For ARCHITECTURE.md.
+"""The structure of a checkout in figures, for ARCHITECTURE.md: files, lines, imports, functions.
 
     python benchmarks/structure.py [CHECKOUT]
 
-Lines are counted as they stand: format both checkouts alike before two are compared
+Lines are counted as they are: format two checkouts alike before comparing them
 (`ruff format --line-length 100`).
 """
 
@@ -23,7 +23,7 @@ SMALL_LINES = 60
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One source file: its dotted name, text, tree, and the modules of the package it imports."""
+    """One source file: dotted name, text, syntax tree, and imported modules of the package."""
 
     name: str
     text: str
@@ -32,7 +32,7 @@ class Module:
 
     @property
     def lines(self) -> int:
-        """Lines of the file."""
+        """The number of lines of the file."""
         return self.text.count("\n")
 
 
@@ -63,7 +63,7 @@ def _imports(tree: ast.Module, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def figures(modules: Mapping[str, Module], outside: str | None = None) -> dict[str, int]:
-    """The figures of all modules but those whose name begins with `outside`."""
+    """The figures of all modules except those whose name begins with `outside`."""
     chosen = {n: m for n, m in modules.items() if outside is None or not n.startswith(outside)}
     importers: dict[str, set[str]] = defaultdict(set)
     for module in modules.values():
@@ -74,7 +74,7 @@ def figures(modules: Mapping[str, Module], outside: str | None = None) -> dict[s
     return {
         "files": len(chosen),
         "lines": sum(m.lines for m in chosen.values()),
-        "import arrows between modules": sum(len(m.imports & set(chosen)) for m in chosen.values()),
+        "imports between modules": sum(len(m.imports & set(chosen)) for m in chosen.values()),
         "modules with one importer": sum(len(importers[n]) == 1 for n in chosen),
         f"of these under {SMALL_LINES} lines": len(small),
         "largest function, lines": max(_function_lines(chosen.values()), default=0),
@@ -104,33 +104,33 @@ def _many(modules: Iterable[Module]) -> int:
     )
 
 
-def rooms(modules: Mapping[str, Module], folder: str) -> tuple[int, int, int]:
-    """Rooms of a folder (its files and sub-folders), arrows between them, and floors: the longest
-    chain of imports. A circle counts as no floor.
+def parts(modules: Mapping[str, Module], folder: str) -> tuple[int, int, int]:
+    """Parts of a folder (its files and sub-folders), imports between them, and depth: the longest
+    chain of imports. A cycle does not add to the depth.
     """
 
-    def room(name: str) -> str | None:
+    def part(name: str) -> str | None:
         if not name.startswith(f"{folder}."):
             return None
         return name.removeprefix(f"{folder}.").partition(".")[0]
 
-    arrows = Counter(
+    imports = Counter(
         (a, b)
         for module in modules.values()
         for imported in module.imports
-        if (a := room(module.name)) and (b := room(imported)) and a != b
+        if (a := part(module.name)) and (b := part(imported)) and a != b
     )
-    every = {r for name in modules if (r := room(name))}
-    below = {a: {b for x, b in arrows if x == a} for a in every}
+    every = {p for name in modules if (p := part(name))}
+    below = {a: {b for x, b in imports if x == a} for a in every}
 
-    def floor(name: str, seen: frozenset[str]) -> int:
-        return 1 + max((floor(b, seen | {b}) for b in below[name] - seen), default=0)
+    def depth(name: str, seen: frozenset[str]) -> int:
+        return 1 + max((depth(b, seen | {b}) for b in below[name] - seen), default=0)
 
-    return len(every), len(arrows), max((floor(r, frozenset({r})) for r in every), default=0)
+    return len(every), len(imports), max((depth(p, frozenset({p})) for p in every), default=0)
 
 
 def main(root: Path) -> None:
-    """Print the table."""
+    """Prints the table."""
     modules = read(root)
     whole = figures(modules)
     product = figures(modules, f"{PACKAGE}.simulate")
@@ -139,7 +139,7 @@ def main(root: Path) -> None:
         print(f"| {name} | {value} | {product[name]} |")
     for folder in (PACKAGE, f"{PACKAGE}.judge", f"{PACKAGE}.judge.drift", f"{PACKAGE}.measure"):
         print(
-            f"| `{folder}`: rooms, arrows, floors | {', '.join(map(str, rooms(modules, folder)))}"
+            f"| `{folder}`: parts, imports, depth | {', '.join(map(str, parts(modules, folder)))}"
             " | |"
         )
 

@@ -1,12 +1,12 @@
-"""The judges of GPUs on readings of real ones: silent while they are healthy, loud when they are
-not, and right about the cause.
+"""The judges of GPUs on readings of real ones: no findings on healthy GPUs, findings on injected
+faults, and the right cause.
 
     .venv/bin/python benchmarks/traces.py [--data FOLDER] [--orders N] [--write]
 
-Without --data it reads the extract in benchmarks/data/gpu (one model's eleven tests); with it the
-whole GB10 set, which is too large for this repository: FOLDER holds spark_telemetry.tar.gz and
-spark__closed_loop_tables.csv (PROVENANCE.md says where they come from). --write puts the tables
-into docs/detection-measured.md and the plot beside it. About four minutes with the whole set.
+Without --data it reads the extract in benchmarks/data/gpu (eleven tests of one model); with it the
+whole GB10 set, which is too large for this repository: FOLDER has spark_telemetry.tar.gz and
+spark__closed_loop_tables.csv (sources in PROVENANCE.md). --write writes the tables into
+docs/detection-measured.md and the plot into the same folder. About four minutes with the whole set.
 """
 
 from __future__ import annotations
@@ -14,43 +14,42 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-import gpuplots
-import gpusigns
-import gputraces
-from common import ROOT, percentile
-from gputraces import Chained, Trace
-from gputrials import Trial, snapshots, trials
-from proofpage import stamp, write_section
+import traces_data
+import traces_others
+import traces_plot
+from common import ROOT, percentile, table
+from proofpage import DETECTION, stamp, write_section
+from traces_data import Chained, Trace
+from traces_faults import Trial, snapshots, trials
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import DriftSettings
 
-PAGE = ROOT / "docs" / "detection-measured.md"
 PLOT = ROOT / "docs" / "detection-gpus.svg"
 SETTINGS = DriftSettings()
-SECTION = "traces"
 
 
 @dataclass(frozen=True, slots=True)
 class Healthy:
-    """What a healthy life of one GPU showed."""
+    """The findings on a healthy history of one GPU, and the minutes that were judged."""
 
     files: int
     hours: float
-    findings: list[tuple[str, str]]  # file and sign
+    findings: list[tuple[str, str]]  # file and condition
     busy: int  # minutes
     clock: int  # of them judged by clock
-    heat: int  # likewise by temperature
+    heat: int  # of them judged by temperature
 
 
 def healthy(chain: Chained) -> Healthy:
-    """Play it, and count every sign of any severity once a file."""
-    channel, found = GpuChannel(gputraces.GB10), dict[tuple[str, str], None]()
+    """Plays the history; counts every condition of any severity once per file."""
+    channel, found = GpuChannel(traces_data.GB10), dict[tuple[str, str], None]()
     busy = clock = heat = 0
     counted_us = -1
     for point, name in zip(chain.points, chain.names, strict=True):
@@ -71,10 +70,8 @@ def healthy(chain: Chained) -> Healthy:
     return Healthy(len(set(chain.names)), len(chain.points) / 360.0, list(found), busy, clock, heat)
 
 
-def naive(chain: Chained) -> list[tuple[str, int]]:
-    """What simpler rules would have said about the same healthy files: in how many of them they
-    fire.
-    """
+def simple_rules(chain: Chained) -> list[tuple[str, int]]:
+    """The number of the same healthy files in which simpler rules fire."""
     hot, steep, low = set[str](), set[str](), set[str]()
     for end in range(30, len(chain.points)):
         window = chain.points[end - 30 : end]
@@ -82,74 +79,75 @@ def naive(chain: Chained) -> list[tuple[str, int]]:
             continue
         temps, name = [point.temp_c or 0.0 for point in window], chain.names[end]
         slope = (sum(temps[15:]) - sum(temps[:15])) / 15 / 150  # °C a second
-        hot |= {name} if median(temps) >= 84.0 else set()
-        steep |= {name} if slope > 0 and temps[-1] + slope * 600 > gputraces.GB10_LIMIT_C else set()
-        low |= (
-            {name}
-            if any((p.util or 0) > 0.5 and (p.sm_clock_mhz or 0) < 0.95 * 2496 for p in window)
-            else set()
-        )
+        if median(temps) >= 84.0:
+            hot.add(name)
+        if slope > 0 and temps[-1] + slope * 600 > traces_data.GB10_LIMIT_C:
+            steep.add(name)
+        if any((p.util or 0) > 0.5 and (p.sm_clock_mhz or 0) < 0.95 * 2496 for p in window):
+            low.add(name)
     return [
-        ("temperature of 84 °C or more (10 °C of margin), median of 5 minutes", len(hot)),
+        ("temperature of 84 °C or more (margin 10 °C), median of 5 minutes", len(hot)),
         (
             "temperature that would reach 94 °C within 10 minutes at the slope of the last 5",
             len(steep),
         ),
-        ("one busy look with a clock 5 % below its usual 2496 MHz", len(low)),
+        ("one busy reading with a clock 5 % below its usual 2496 MHz", len(low)),
     ]
 
 
 def healthy_lines(traces: Sequence[Trace], orders: int) -> list[str]:
-    """The table of what healthy traces raise."""
-    chain = gputraces.chained(traces)
-    quiet = healthy(chain)
+    """The table of findings on healthy traces."""
+    chain = traces_data.chained(traces)
+    found = healthy(chain)
+    if found.files > 100:
+        what = f"{found.files} files, {found.hours:.0f} hours of one GB10 that serves 24 models"
+        what += " with vLLM"
+    else:
+        what = f"The extract: {found.files} files, {found.hours:.0f} hours of one GB10"
+    headings = ("rule", "files with a finding", "judged")
     lines = [
-        (
-            f"**Healthy.** {quiet.files} files, {quiet.hours:.0f} hours of one GB10 that serves 24 "
-            "models through vLLM"
-        )
-        if quiet.files > 100
-        else f"**Healthy.** The extract: {quiet.files} files, {quiet.hours:.0f} hours of one GB10",
-        (
-            "(`power_w, temp_c, sm_mhz, gpu_util` every 10 s; margin = 94 °C less the temperature, "
-            "as a GB10 tells it; throttle counters and"
-        ),
-        (
-            "reasons are not in them). They are played as the life of one GPU in the order in "
-            "which they were made."
-        ),
+        f"**Healthy.** {what} (`power_w, temp_c, sm_mhz, gpu_util` every 10 s; the margin is 94 °C "
+        "less the temperature, as a GB10 reports it; throttle counters and event reasons are not "
+        "in the files). They are played as the history of one GPU in the order in which they were "
+        "recorded.",
         "",
-        "| rule | files with a finding | armed |",
-        "| --- | --- | --- |",
-        (
-            f"| **all signs together** | **{len({name for name, _ in quiet.findings})} of "
-            f"{quiet.files}** | |"
-        ),
-        (
-            f"| unexplained heat | {_files(quiet, 'thermal_residual')} | "
-            f"{_share(quiet.heat, quiet.busy)} of {quiet.busy} busy minutes |"
-        ),
-        (
-            "| clock against temperature and power | "
-            f"{_files(quiet, 'clock_deficit', 'hidden_limit')} | "
-            f"{_share(quiet.clock, quiet.busy)} |"
-        ),
-        f"| margin | {_files(quiet, 'margin')} | from the first minute |",
-        "| throttle time, hardware slowdown, power brake | – | counters are not in these files |",
+        *table(headings, _healthy_rows(found)).splitlines(),
     ]
-    lines += [f"| (simpler) {rule} | {count} of {quiet.files} | |" for rule, count in naive(chain)]
-    if orders:
-        shuffled = [
-            len({name for name, _ in healthy(gputraces.chained(_shuffled(traces, seed))).findings})
-            for seed in range(orders)
-        ]
-        lines += [
-            "",
-            f"In {orders} random orders of the models, so with other things learnt before "
-            f"others: {sum(shuffled)} findings in "
-            f"{quiet.files * orders} files.",
-        ]
-    return lines
+    lines += [
+        f"| (simpler) {rule} | {count} of {found.files} | |" for rule, count in simple_rules(chain)
+    ]
+    return [*lines, "", _in_random_orders(traces, found.files, orders)] if orders else lines
+
+
+def _healthy_rows(found: Healthy) -> list[tuple[str, str, str]]:
+    together = len({name for name, _ in found.findings})
+    heat = f"{_share(found.heat, found.busy)} of {found.busy} busy minutes"
+    return [
+        ("**all conditions together**", f"**{together} of {found.files}**", ""),
+        ("unexplained heat", _files(found, "thermal_residual"), heat),
+        (
+            "clock against temperature and power",
+            _files(found, "clock_deficit", "hidden_limit"),
+            _share(found.clock, found.busy),
+        ),
+        ("margin", _files(found, "margin"), "from the first minute"),
+        (
+            "throttle time, hardware slowdown, power brake",
+            "–",
+            "counters are not in these files",
+        ),
+    ]
+
+
+def _in_random_orders(traces: Sequence[Trace], files: int, orders: int) -> str:
+    findings = 0
+    for seed in range(orders):
+        chain = traces_data.chained(_shuffled(traces, seed))
+        findings += len({name for name, _ in healthy(chain).findings})
+    return (
+        f"In {orders} random orders of the models, with the baseline learned in another order each "
+        f"time: {findings} findings in {files * orders} files."
+    )
 
 
 def _shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
@@ -161,8 +159,8 @@ def _shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
     return [trace for name in names for trace in groups[name]]
 
 
-def _files(quiet: Healthy, *signs: str) -> str:
-    return f"{len({name for name, sign in quiet.findings if sign in signs})} of {quiet.files}"
+def _files(found: Healthy, *conditions: str) -> str:
+    return f"{len({name for name, c in found.findings if c in conditions})} of {found.files}"
 
 
 def _share(part: int, whole: int) -> str:
@@ -171,51 +169,48 @@ def _share(part: int, whole: int) -> str:
 
 TRIALS = (
     ("cooling falls to 1/2.6 within an hour", "cooling", 2.6, True),
-    ("the same, without throttle counters and reasons", "cooling", 2.6, False),
+    ("the same, without throttle counters and event reasons", "cooling", 2.6, False),
     ("cooling falls to 1/1.5 within an hour", "cooling", 1.5, True),
-    ("firmware holds the clock at 799 MHz", "hidden", 0.0, True),
+    ("firmware limits the clock to 799 MHz", "hidden", 0.0, True),
 )
 
 
 def trial_lines(chain: Chained) -> tuple[list[str], list[Trial]]:
-    """The table of what injected faults raise, and the trials of the first row."""
+    """The table of findings on injected faults, and the trials of its first row."""
     starts = snapshots(chain, SETTINGS)
-    lines = [
-        (
-            f"**Injected.** Into the same traces, at {len(starts)} moments 45 minutes apart, each "
-            "with what was learnt until then; two hours"
-        ),
-        (
-            "of each are played. The physics of `benchmarks/cooling.py` makes temperature, clock, "
-            "power and counters out of the real ones."
-        ),
-        (
-            "*Right*: no sign names another cause than heat (or hidden limit). *Lead*: minutes "
-            "from the first warning to the moment at"
-        ),
-        (
-            "which decoding, by the same physics, had been 3 % slower over five minutes; over the "
-            "trials that came to that."
-        ),
-        "",
-        (
-            "| injected | found | right cause | first sign, min: median (p90) | lead, min: median "
-            "(p5, least), trials | first signs |"
-        ),
-        "| --- | --- | --- | --- | --- | --- |",
+    results = [
+        trials(chain, starts, kind, factor, counters, SETTINGS)
+        for _, kind, factor, counters in TRIALS
     ]
-    first: list[Trial] = []
-    for text, kind, factor, counters in TRIALS:
-        found = trials(chain, starts, kind, factor, counters, SETTINGS)
-        first = first or found
-        lines.append(
-            f"| {text} | {_trial_cells(found, 'heat' if kind == 'cooling' else 'hidden_limit')} |"
-        )
-    return [*lines, "", _forecasts(first)], first
+    rows = [
+        (text, *_trial_cells(found, "heat" if kind == "cooling" else "hidden_limit"))
+        for (text, kind, _, _), found in zip(TRIALS, results, strict=True)
+    ]
+    headings = (
+        "injected",
+        "found",
+        "right cause",
+        "first condition, min: median (p90)",
+        "lead, min: median (p5, minimum), trials",
+        "first conditions",
+    )
+    lines = [
+        f"**Injected.** Faults in the same traces, at {len(starts)} times 45 minutes apart, each "
+        "with the baseline learned until then; two hours of each are played. The thermal model in "
+        "`benchmarks/cooling.py` computes temperature, clock, power and counters from the real "
+        "ones. *Right cause*: no condition names another cause than heat (or hidden limit). "
+        "*Lead*: minutes from the first warning to the time at which decoding, by the same model, "
+        "had been 3 % slower over five minutes, in the trials that reached it.",
+        "",
+        *table(headings, rows).splitlines(),
+        "",
+        _forecasts(results[0]),
+    ]
+    return lines, results[0]
 
 
 def _forecasts(found: Sequence[Trial]) -> str:
-    """How good the first forecast of each trial was, where it was one."""
+    """The errors of the first forecast of each trial, in a sentence."""
     errors = sorted(
         trial.forecast[1] - trial.throttled_min
         for trial in found
@@ -224,43 +219,39 @@ def _forecasts(found: Sequence[Trial]) -> str:
         and trial.forecast[0] < trial.throttled_min
     )
     if not errors:
-        return "No forecast of the first throttled minute was made before it."
+        return "No throttled minute was forecast before it came."
     return (
-        "*Forecast* (“at this pace it slows itself down in about N min”), first row: one was "
-        "made before the first throttled minute in "
-        f"{len(errors)} of {len(found)} trials, which then came {median(errors):+.0f} min "
-        "earlier than forecast (median; p10 "
-        f"{percentile(errors, 0.1):+.0f}, p90 {percentile(errors, 0.9):+.0f})."
+        "*Forecast* of the first throttled minute, first row: made before that minute in "
+        f"{len(errors)} of {len(found)} trials; it came {median(errors):+.0f} min earlier than "
+        f"forecast (median; p10 {percentile(errors, 0.1):+.0f}, p90 "
+        f"{percentile(errors, 0.9):+.0f})."
     )
 
 
-def _trial_cells(found: Sequence[Trial], cause: str) -> str:
-    seen = [trial for trial in found if trial.first]
-    right = [trial for trial in seen if trial.causes == {cause}]
-    delays = [trial.first_min for trial in seen]
+def _trial_cells(found: Sequence[Trial], cause: str) -> tuple[str, ...]:
+    detected = [trial for trial in found if trial.first]
+    right = [trial for trial in detected if trial.causes == {cause}]
+    delays = [trial.first_min for trial in detected]
     leads = sorted(
         trial.loss_min - trial.warned_min
-        for trial in seen
+        for trial in detected
         if trial.loss_min is not None and trial.warned_min is not None
     )
-    names: dict[str, int] = {}
-    for trial in seen:
-        names[trial.first_sign] = names.get(trial.first_sign, 0) + 1
-    quiet = ", ".join(
-        f"{name} {count}" for name, count in sorted(names.items(), key=lambda item: -item[1])
-    )
-    delay = f"{median(delays):.0f} ({percentile(delays, 0.9):.0f})" if delays else "–"
-    lead = (
+    names = Counter(trial.first_condition for trial in detected)
+    return (
+        f"{len(detected)} of {len(found)}",
+        f"{len(right)} of {len(detected)}",
+        f"{median(delays):.0f} ({percentile(delays, 0.9):.0f})" if delays else "–",
         f"{median(leads):.0f} ({percentile(leads, 0.05):.1f}, {leads[0]:.1f}), {len(leads)}"
         if leads
-        else "–"
+        else "–",
+        ", ".join(f"{name} {count}" for name, count in names.most_common()),
     )
-    return f"{len(seen)} of {len(found)} | {len(right)} of {len(seen)} | {delay} | {lead} | {quiet}"
 
 
-def main() -> int:
-    """Play, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def options() -> argparse.Namespace:
+    """The parsed command line."""
+    parser = argparse.ArgumentParser(description="the judges of GPUs on real traces")
     parser.add_argument(
         "--data",
         type=Path,
@@ -270,31 +261,31 @@ def main() -> int:
         "--orders",
         type=int,
         default=20,
-        help="random orders of the healthy files beside the true one (default 20)",
+        help="random orders of the healthy files besides the recorded one (default 20)",
     )
     parser.add_argument(
         "--write",
         action="store_true",
-        help=f"write {PAGE.relative_to(ROOT)} and {PLOT.relative_to(ROOT)}",
+        help=f"write {DETECTION.relative_to(ROOT)} and {PLOT.relative_to(ROOT)}",
     )
-    o = parser.parse_args()
-    traces = gputraces.spark(o.data)
-    chain = gputraces.chained(traces)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Plays the traces, prints the tables and writes them."""
+    o = options()
+    traces = traces_data.spark(o.data)
+    chain = traces_data.chained(traces)
     injected, first = trial_lines(chain)
-    command = (
-        "benchmarks/traces.py"
-        + (" --data FOLDER" if o.data else "")
-        + (f" --orders {o.orders}" if o.orders != 20 else "")
-    )
+    command = "benchmarks/traces.py" + (" --data FOLDER" if o.data else "")
+    command += f" --orders {o.orders}" if o.orders != 20 else ""
     lines = [
         "## GPUs: real traces",
         "",
-        (
-            f"Measured {stamp()} with `{command}`. Sources and licences: "
-            "`benchmarks/data/gpu/PROVENANCE.md`."
-        ),
+        f"Measured {stamp()} with `{command}`. Sources and licences: "
+        "`benchmarks/data/gpu/PROVENANCE.md`.",
         "",
-        *gpusigns.rule_lines(),
+        *traces_others.rule_lines(),
         "",
         *healthy_lines(traces, o.orders),
         "",
@@ -302,13 +293,13 @@ def main() -> int:
         "",
         f"![A trial: margin, residual, throttle time and decode loss over two hours]({PLOT.name})",
         "",
-        *gpusigns.lines(SETTINGS),
+        *traces_others.lines(SETTINGS),
     ]
     print("\n".join(lines))
     if o.write:
-        write_section(SECTION, lines, PAGE)
-        PLOT.write_text(gpuplots.trial(chain, first, SETTINGS), encoding="utf-8")
-        print(f"written to {PAGE} and {PLOT}")
+        write_section("traces", lines, DETECTION)
+        PLOT.write_text(traces_plot.trial(chain, first, SETTINGS), encoding="utf-8")
+        print(f"written to {DETECTION} and {PLOT}")
     return 0
 
 

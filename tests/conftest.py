@@ -1,4 +1,4 @@
-"""Fixtures that tests of several parts share."""
+"""Fixtures shared by the tests of several packages."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from processes import ChildStandIn
 from standin import StandIn
 from webhooks import Receiver
 
-# Where a change is let in or not, the same examples each time; new ones are looked for on the desks
-# of people.
+# CI uses the same examples in every run; developers' machines also search for new ones.
 hypothesis.settings.register_profile("ci", derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture
 async def standin() -> AsyncIterator[StandIn]:
-    """A running stand-in for a vLLM server; its behaviour is set by `standin.state`."""
+    """A running stand-in for a vLLM server; `standin.state` controls its behaviour."""
     async with StandIn() as server:
         yield server
 
 
 @pytest.fixture
 def child_standin(tmp_path: Path) -> Iterator[ChildStandIn]:
-    """A stand-in in a process of its own, for tests that block or run a command as a process."""
+    """A stand-in in its own process, for tests that block or run a command as a process."""
     server = ChildStandIn(tmp_path)
     yield server
     server.stop()
@@ -36,7 +35,7 @@ def child_standin(tmp_path: Path) -> Iterator[ChildStandIn]:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """A new history."""
+    """An empty history."""
     made = History(tmp_path / "history.db")
     yield made
     made.close()
@@ -44,7 +43,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A webhook's other end."""
+    """A receiver of webhooks."""
     listening = Receiver()
     yield listening
     listening.stop()

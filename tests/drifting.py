@@ -1,5 +1,5 @@
-"""A tiny detector for tests of what is around the real one: slow is what is slower than nine tenths
-of the first canary.
+"""A tiny detector for tests of the code around the real one: a canary is slow below nine tenths of
+the first canary's decode rate.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ START_US = 1_772_366_400_000_000  # noon of a Sunday
 
 @dataclass(slots=True)
 class Tally:
-    """Counts what it is fed with and remembers the last rate; everything it knows is in its
-    fields.
-    """
+    """Counts the observed points and keeps the last rate; all state is in the fields."""
 
     first: float | None = None
     last: float | None = None
@@ -39,7 +37,7 @@ class Tally:
     hot: dict[str, int] = field(default_factory=dict)
 
     def observe(self, point: Point, settings: DriftSettings) -> None:
-        """Take up one point."""
+        """Takes one point."""
         name = type(point).__name__
         self.seen[name] = self.seen.get(name, 0) + 1
         if isinstance(point, CanaryPoint) and point.decode_tok_s is not None:
@@ -53,12 +51,12 @@ class Tally:
             self.hot[point.uuid] = self.hot.get(point.uuid, 0) + (point.temp_c > 90)
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool | None:
-        """Note the time."""
+        """Records the time."""
         self.advanced_us = now_us
         return None
 
     def findings(self, target: str, now_us: int, settings: DriftSettings) -> list[Finding]:
-        """Slow now, or not."""
+        """One finding while the last canary is slow."""
         if self.slow_since_us is None or self.first is None or self.last is None:
             return []
         change = 100 * (self.last / self.first - 1)
@@ -83,7 +81,7 @@ class Tally:
         ]
 
     def armed(self, settings: DriftSettings) -> list[Armed]:
-        """Works with the first canary."""
+        """Armed from the first canary on."""
         return [
             Armed(
                 "decode rate", self.first is not None, f"{self.seen.get('CanaryPoint', 0)} canaries"
@@ -91,7 +89,7 @@ class Tally:
         ]
 
     def suspicion(self, settings: DriftSettings) -> float:
-        """By how much it is slower."""
+        """The relative loss of the decode rate."""
         return (
             0.0
             if self.first is None or self.last is None
@@ -99,13 +97,13 @@ class Tally:
         )
 
     def relearn(self, now_us: int) -> None:
-        """The next canary is the first."""
+        """Makes the next canary the first."""
         self.first = self.slow_since_us = None
         self.relearnt_us.append(now_us)
 
 
 def a_canary(minute: float = 0.0, **changes: Any) -> CanaryPoint:
-    """A good warm answer of `sky` at a minute after noon."""
+    """A good warm sample of `sky`, `minute` minutes after noon."""
     at_us = START_US + int(minute * MINUTE_US)
     values: dict[str, Any] = {
         "probe": "sky",
@@ -119,12 +117,12 @@ def a_canary(minute: float = 0.0, **changes: Any) -> CanaryPoint:
 
 
 def a_reading(minute: float = 0.0, **changes: Any) -> ServerPoint:
-    """A good reading of the metrics page."""
+    """A reading of the metrics page."""
     return ServerPoint(START_US + int(minute * MINUTE_US), **changes)
 
 
-def a_look(minute: float = 0.0, **changes: Any) -> GpuPoint:
-    """A cool GPU."""
+def a_gpu_reading(minute: float = 0.0, **changes: Any) -> GpuPoint:
+    """A reading of a cool GPU."""
     return GpuPoint(
         START_US + int(minute * MINUTE_US), **{"uuid": "GPU-1", "temp_c": 60.0, **changes}
     )

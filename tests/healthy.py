@@ -1,5 +1,5 @@
-"""Canaries of a healthy server, minute by minute, with what a test wants to be wrong with it. Every
-draw comes from the seed.
+"""Canaries of a healthy server, minute by minute, with the faults of a test. All random numbers
+come from the seed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def canaries(
     probes: tuple[str, ...] = ("decode-fixed",),
     **fields: Any,
 ) -> Iterator[CanaryPoint]:
-    """Each probe once a minute: some 70 tokens a second alone, 5 % less for each other request, 0.4
-    % of noise; 100 ms to a token.
+    """Each probe once a minute: about 70 tokens/s alone, 5 % less for each other request, 0.4 %
+    noise; 100 ms to the first token.
     """
     for minute in minutes:
         for number, probe in enumerate(sorted(probes)):
@@ -69,5 +69,5 @@ def fed(
 
 
 def step(at: int, share: float) -> Factor:
-    """From this minute on only so much is left."""
+    """A factor that falls to `share` at a minute."""
     return lambda minute: share if minute >= at else 1.0

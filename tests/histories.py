@@ -1,6 +1,4 @@
-"""A history for tests: made by the migrations, filled through the functions that the daemon
-uses.
-"""
+"""A history for tests: created by the migrations, filled by the daemon's own functions."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def a_probe(name: str = "sky", **changes: Any) -> Probe:
 
 
 def a_sample(**changes: Any) -> Sample:
-    """A good warm answer of `sky` on `local` at noon."""
+    """A good warm sample of `sky` on `local` at noon."""
     values: dict[str, Any] = {
         "target": "local",
         "probe": "sky",
@@ -60,7 +58,7 @@ def a_sample(**changes: Any) -> Sample:
 
 
 def a_finding(**changes: Any) -> Finding:
-    """A server that does not answer."""
+    """A finding: the server does not answer."""
     values: dict[str, Any] = {
         "kind": Kind.SERVER_DOWN,
         "target": "local",
@@ -73,7 +71,7 @@ def a_finding(**changes: Any) -> Finding:
 
 @cache
 def _empty() -> bytes:
-    """A new history as a file: the migrations run once for all tests."""
+    """The file of an empty history; the migrations run once for all tests."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.db"
         open_writer(str(path)).dispose()
@@ -81,7 +79,7 @@ def _empty() -> bytes:
 
 
 class History:
-    """A database file and short ways to put something into it."""
+    """A database file with short methods to fill it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,16 +88,16 @@ class History:
         self.engine = open_writer(self.database)
 
     def close(self) -> None:
-        """As after the end of a daemon: nobody has it open."""
+        """Closes the database, as after the end of a daemon."""
         self.engine.dispose()
 
     def do(self, work: Callable[[Connection], T]) -> T:
-        """One transaction."""
+        """Runs `work` in one transaction."""
         with self.engine.begin() as connection:
             return work(connection)
 
     def rows(self, query: str, **values: Any) -> list[dict[str, Any]]:
-        """What a query says."""
+        """The rows of a query."""
         with self.engine.connect() as connection:
             return [dict(row) for row in connection.execute(text(query), values).mappings()]
 
@@ -109,7 +107,7 @@ class History:
         at: datetime = NOON,
         schedule: Mapping[str, float | str | None] | None = None,
     ) -> int:
-        """A watched server."""
+        """Adds a target; returns its id."""
 
         def work(connection: Connection) -> int:
             target_id = record.ensure_target(connection, name, "http://127.0.0.1:8000", at)
@@ -120,11 +118,11 @@ class History:
         return self.do(work)
 
     def sample(self, detail: str | None = None, **changes: Any) -> int:
-        """One sample, with the target and the probe it names; returns its id."""
+        """Adds a sample, its target and its probe; returns its id."""
         return self.samples([a_sample(**changes)], detail)[0]
 
     def samples(self, samples: Sequence[Sample], detail: str | None = None) -> list[int]:
-        """Many samples in one transaction."""
+        """Adds samples in one transaction; returns their ids."""
 
         def work(connection: Connection) -> list[int]:
             ids = []
@@ -152,7 +150,7 @@ class History:
     def incident(
         self, now: datetime = NOON, channels: Sequence[str] = (), **changes: Any
     ) -> Incident:
-        """An open incident."""
+        """Opens an incident."""
         return self.do(
             lambda connection: IncidentLog(connection, now, channels).report(a_finding(**changes))
         )

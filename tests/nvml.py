@@ -1,5 +1,5 @@
-"""A libnvidia-ml.so.1 for tests: the stub of tests/nvml_stub under the real binding, driven by a
-file of values.
+"""A libnvidia-ml.so.1 for tests: the stub of tests/nvml_stub under the real binding, controlled by
+a file of values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000002"
 
 
 def build(folder: Path, *without: str) -> Path:
-    """Compiles the stub; the functions named in `without` are missing, as in an older driver. Needs
+    """Compiles the stub without the functions named in `without`, as in an older driver. Needs
     gcc.
     """
     subprocess.run(["sh", str(STUB / "build.sh"), str(folder), *without], check=True)
@@ -62,7 +62,7 @@ def gpu(index: int, uuid: str) -> dict[str, object]:
 
 
 class StubNvml:
-    """What NVML sees, as keys and values (nvmlstub.c lists them): one warm H100 to begin with."""
+    """The values that NVML reports, by key (nvmlstub.c lists them); at first one warm H100."""
 
     def __init__(self, folder: Path) -> None:
         self.state = folder / "nvml-state"
@@ -77,25 +77,25 @@ class StubNvml:
         self._write()
 
     def set(self, *changes: Values) -> None:
-        """Change values; all at one instant."""
+        """Changes values, all at one instant."""
         for change in changes:
             self.values.update(change)
         self._write()
 
     def drop(self, *prefixes: str) -> None:
-        """Take away every value whose key begins so: not offered, or a fault that has ended."""
+        """Removes the values whose keys begin so: not supported, or a fault that has ended."""
         self.values = {
             key: value for key, value in self.values.items() if not key.startswith(prefixes)
         }
         self._write()
 
     def report(self, index: int, xid: int) -> None:
-        """A GPU reports a fault."""
+        """Adds an XID event of a GPU."""
         before = self.values.get("events")
         self.set({"events": f"{before},{index}:{xid}" if before else f"{index}:{xid}"})
 
     def calls(self, function: str) -> int:
-        """How often a function of the library has been called."""
+        """The number of calls of a function of the library."""
         return self.trace.read_text().split().count(function) if self.trace.exists() else 0
 
     def _write(self) -> None:
@@ -109,4 +109,4 @@ class StubNvml:
                 for key, value in self.values.items()
             )
         )
-        fresh.replace(self.state)  # by rename, so that a call never reads half a file
+        fresh.replace(self.state)  # a rename, so that a call never reads a partial file

@@ -1,5 +1,5 @@
-"""Programs of ours as child processes: the stand-in for a server, and the daemon with its periods
-shortened.
+"""Our programs as child processes: the stand-in for a server, and the daemon with shortened
+periods.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 STANDIN = Path(__file__).parent / "standin.py"
-#: Runs the command line with some constants of ours set anew; one that is not there is an error and
-#: not ignored.
+#: Runs the command line with some constants replaced; an unknown constant is an error.
 SHORTENED = """
 import json, sys
 from datetime import timedelta
@@ -42,18 +41,18 @@ PERIODS = {
 }
 
 
-def wait_for(look: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
-    """The first true answer of `look`."""
+def wait_for(check: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
+    """Returns the first true result of `check`."""
     end = time.monotonic() + timeout_s
-    while not (found := look()):
+    while not (found := check()):
         if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+            raise AssertionError(f"{what}: not within {timeout_s:g} s")
         time.sleep(0.05)
     return found
 
 
 def get(url: str) -> tuple[int, str]:
-    """Status and text of a page; an error status is an answer too."""
+    """Status and text of a page, also for an error status."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -62,7 +61,7 @@ def get(url: str) -> tuple[int, str]:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's environment without what steers our commands."""
+    """This process's environment without the variables that control our commands."""
     kept = {
         k: v
         for k, v in os.environ.items()
@@ -72,7 +71,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class ChildStandIn:
-    """A stand-in in a process of its own."""
+    """A stand-in in its own process."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._folder, self._arguments = folder, arguments
@@ -86,7 +85,7 @@ class ChildStandIn:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *more: str) -> None:
-        """Listen; after a stop on the same port."""
+        """Starts to listen, after a stop on the same port."""
         port_file = self._folder / "standin-port"
         port_file.unlink(missing_ok=True)
         command = [
@@ -100,18 +99,18 @@ class ChildStandIn:
             *more,
         ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        wait_for(port_file.exists, "the stand-in listens")
+        wait_for(port_file.exists, "the stand-in's port")
         self.port = int(port_file.read_text())
 
     def stop(self) -> None:
-        """Go away as a killed server does."""
+        """Kills the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def set(self, **fields: Any) -> None:
-        """Change its state."""
+        """Changes fields of its state."""
         request = urllib.request.Request(
             f"{self.url}/-/control",
             json.dumps(fields).encode(),
@@ -121,12 +120,12 @@ class ChildStandIn:
             assert answer.status == 200
 
     def restart(self, **fields: Any) -> None:
-        """Be another process of the server, with other settings."""
+        """Simulates another server process with other settings."""
         self.set(process_start=time.time(), **fields)
 
 
 class DaemonProcess:
-    """`vllm-canary run` with its periods shortened."""
+    """`vllm-canary run` with shortened periods."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class DaemonProcess:
         self.start()
 
     def start(self) -> None:
-        """Run."""
+        """Starts the daemon."""
         command = [
             sys.executable,
             "-c",
@@ -160,24 +159,24 @@ class DaemonProcess:
 
     @property
     def log(self) -> str:
-        """Everything that it has printed."""
+        """All output so far."""
         return self.log_file.read_text()
 
     @property
     def web(self) -> str:
-        """Where its pages are."""
+        """The address of its web pages."""
         mark = "health and metrics on "
-        wait_for(lambda: mark in self.log, "the daemon says where its pages are")
+        wait_for(lambda: mark in self.log, "the address in the daemon's log")
         return self.log.rsplit(mark, 1)[1].split("\n", 1)[0]
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(40)
 
     def kill(self) -> None:
-        """SIGKILL, if it still runs."""
+        """Sends SIGKILL if it still runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()

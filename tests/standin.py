@@ -1,11 +1,11 @@
-"""A scripted stand-in for a vLLM server: no model, no GPU, standard library only, one file that can
-be copied anywhere.
+"""A scripted stand-in for a vLLM server: no model, no GPU, standard library only, in one file that
+can be copied anywhere.
 
     python3 standin.py --port 0 --port-file port.txt --max-model-len 4096 --set tokens_per_chunk=2
 
-It speaks what vLLM 0.32 was seen to speak (tests/captures/vllm-0.32.0) and does what its `State`
-says. The state may be changed while it runs: in a test by `server.state.frozen = True`, from
-elsewhere by `POST /-/control` with JSON.
+It answers as captures of vLLM 0.32 do (tests/captures/vllm-0.32.0) and behaves as its `State` says.
+The state may change while it runs: in a test by `server.state.frozen = True`, from outside by
+`POST /-/control` with JSON.
 """
 
 from __future__ import annotations
@@ -61,51 +61,19 @@ FILLER = (
     "The canary sings the same song every minute and somebody listens whether it still "
     "sounds the same."
 )
-OTHERS = (
-    " canary",
-    " song",
-    ".",
-    "-",
-    " same",
-)  # what else could have come, where log-probabilities are asked for
+OTHERS = (" canary", " song", ".", "-", " same")  # alternatives in requested log-probabilities
 BLOCK = 16  # tokens per block of the prefix cache, vLLM's default on a GPU
+# fmt: off
 TTFT_EDGES = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    40.0,
-    160.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
+    0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0, 160.0,
 )
 REQUEST_EDGES = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0, 240.0, 1920.0, 7680.0)
 STEP_EDGES = (
-    1.0,
-    8.0,
-    16.0,
-    32.0,
-    64.0,
-    128.0,
-    256.0,
-    512.0,
-    1024.0,
-    2048.0,
-    4096.0,
-    8192.0,
-    16384.0,
+    1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
 )
-# the other labels of vllm:cache_config_info that a monitor reads, values as a real server shows
-# them
+# fmt: on
+# The other labels of vllm:cache_config_info that a monitor reads, with a real server's values.
 CACHE_CONFIG = {
     "_block_size_resolved": "True",
     "block_size": str(BLOCK),
@@ -128,66 +96,57 @@ CACHE_CONFIG = {
 
 @dataclass
 class State:
-    """What the stand-in is and does. Any field may be set at any moment."""
+    """The identity and behaviour of the stand-in. Any field may be set at any time."""
 
-    # what it says it is
+    # identity
     version: str = "0.32.0"
     served_name: str = "tiny-canary"
     root: str = "models/tiny-canary"
-    extra_models: list[Json] = field(
-        default_factory=list
-    )  # more GPUs for /v1/models: id, root, parent
+    # more entries for /v1/models: id, root, parent
+    extra_models: list[Json] = field(default_factory=list)
     max_model_len: int = 4096
     kv_cache_size_tokens: int = 524288
-    template_salt: str = ""  # words that the chat template adds to each prompt
+    template_salt: str = ""  # text that the chat template adds to each prompt
     system_fingerprint: str | None = "vllm-0.32.0-bf6c1f39"
-    process_start: float = field(
-        default_factory=time.time
-    )  # set it, and all counters begin anew, as after a restart
+    # a new value resets all counters, as a restart does
+    process_start: float = field(default_factory=time.time)
     api_key: str | None = None
-    # how much less likely it finds every token of a prompt that it is asked to score: other weights
+    # decrease of the log-probability of every scored prompt token, as with other weights
     moved_nat: float = 0.0
-    # how it answers
+    # answers
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     ttft_s: float = 0.02
     itl_s: float = 0.004
-    # wait before the prefill, while the engine works for others: steps move, waiting shows us
+    # wait before the prefill while the engine runs other requests: steps advance, we are waiting
     queue_s: float = 0.0
-    role_chunk_s: float | None = (
-        None  # role chunk so long after the request (older vLLM); None: with a token
-    )
+    # time of the role chunk after the request (older vLLM); None: with the first token
+    role_chunk_s: float | None = None
     tokens_per_chunk: int = 1
-    reasoning_tokens: int = 0  # so many first tokens come as delta.reasoning
+    reasoning_tokens: int = 0  # number of first tokens sent as delta.reasoning
     per_request_metrics: bool = False
     prompt_tokens_details: bool = False
     sse_keep_alive_s: float = 0.0  # comment lines in a silent stream; 0: none
-    # what is wrong with it
+    # faults
     sleeping: bool = False
-    frozen: bool = (
-        False  # the engine hangs: no bytes, counters and gauges stand still, /health says 200
-    )
+    # the engine hangs: no bytes, counters and gauges do not change, /health answers 200
+    frozen: bool = False
     stream_fault: str | None = None  # one of FAULTS
-    fault_after: int = (
-        2  # tokens that come before error_event, cut, malformed; 0: not even the role chunk
-    )
+    # tokens before error_event, cut, malformed; 0: not even the role chunk
+    fault_after: int = 2
     http_status: int = 200  # of the completion routes
     health_status: int = 200
     metrics_status: int | str = 200  # or "slow", "garbage"
-    hide_metrics: list[str] = field(
-        default_factory=list
-    )  # names of families that /metrics leaves out
-    # what others do on it
+    hide_metrics: list[str] = field(default_factory=list)  # families missing from /metrics
+    # other clients
     other_running: int = 0
     other_waiting: int = 0
     other_prompt_tokens: int = 0  # added to the counters, as is the next
     other_generation_tokens: int = 0
     kv_usage: float = 0.0
     preemptions: int = 0
-    # what it was asked, most recent last
+    # received requests, most recent last
     requests: list[Json] = field(default_factory=list)  # bodies of completion requests
-    headers: list[dict[str, str]] = field(
-        default_factory=list
-    )  # their headers, names in lower case
+    headers: list[dict[str, str]] = field(default_factory=list)  # their headers, in lower case
     paths: list[str] = field(default_factory=list)  # "GET /metrics" of every request
 
 
@@ -206,33 +165,31 @@ LOGS = ("requests", "headers", "paths")
 
 
 class Token(NamedTuple):
-    """A word with the blank before it; the end-of-text token has no text."""
+    """A word with the space before it; the end-of-text token has no text."""
 
     text: str
     id: int
 
     @property
     def logprob(self) -> float:
-        """Small, and always the same for the same word."""
+        """A small value that depends on the word only."""
         return -0.001 - self.id % 7 / 4096
 
     @property
     def name(self) -> str:
-        """As log-probabilities name it."""
+        """The name of the token in log-probabilities."""
         return self.text or "</s>"
 
 
 END = Token("", 2)
 
 
-WORDS: dict[int, Token] = {
-    1: Token("<s>", 1),
-    END.id: END,
-}  # every token that was ever made, by its id
+#: Every token created so far, by id.
+WORDS: dict[int, Token] = {1: Token("<s>", 1), END.id: END}
 
 
 def tokenize(text: str) -> list[Token]:
-    """Words are tokens; their ids follow from the text."""
+    """Splits text into words as tokens; their ids depend on the text only."""
     tokens = [
         Token(word, 5 + zlib.crc32(word.encode()) % 30000) for word in re.findall(r"\s*\S+", text)
     ]
@@ -249,7 +206,7 @@ class Histogram:
         self.count, self.sum = 0, 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Counts one value."""
         self.count += 1
         self.sum += value
         for i, edge in enumerate(self.edges):
@@ -257,7 +214,7 @@ class Histogram:
 
 
 class Counters:
-    """What one life of the server has counted so far."""
+    """The counters of one server process."""
 
     def __init__(self, process_start: float) -> None:
         self.process_start = process_start
@@ -269,14 +226,22 @@ class Counters:
         self.cached_prefixes: set[tuple[Any, ...]] = set()
 
     def step(self, prompt: int, generated: int) -> None:
-        """One step of the engine."""
+        """Counts one step of the engine."""
         self.steps.observe(prompt + generated)
         self.prompt_tokens += prompt
         self.generation_tokens += generated
 
+    def finish(self, job: Job) -> None:
+        """Counts a completed request."""
+        self.success[job.finish] += 1
+        self.ttft.observe(job.first - job.arrived)
+        self.queue.observe(job.scheduled - job.arrived)
+        self.prefill.observe(job.first - job.scheduled)
+        self.decode.observe(job.last - job.first)
+
 
 class ReplyError(Exception):
-    """A request that is answered with an error body."""
+    """An error reply with its status and body."""
 
     def __init__(self, status: int, body: Json) -> None:
         super().__init__(body)
@@ -284,7 +249,7 @@ class ReplyError(Exception):
 
 
 def vllm_error(status: int, kind: str, message: str, param: str | None = None) -> ReplyError:
-    """An error in the shape of vLLM's API."""
+    """An error in the format of vLLM's API."""
     return ReplyError(
         status, {"error": {"message": message, "type": kind, "param": param, "code": status}}
     )
@@ -292,7 +257,7 @@ def vllm_error(status: int, kind: str, message: str, param: str | None = None) -
 
 @dataclass
 class Request:
-    """One HTTP request and the connection it came on."""
+    """One HTTP request and its connection."""
 
     route: str  # "POST /v1/completions"
     headers: dict[str, str]  # names in lower case
@@ -302,7 +267,7 @@ class Request:
 
     @classmethod
     async def read(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Self:
-        """The next request of a connection."""
+        """Reads the next request of a connection."""
         first, *rest = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = first.split(" ", 2)
         pairs = (line.split(":", 1) for line in rest if line)
@@ -332,7 +297,7 @@ class Request:
         return body
 
     def reply(self, body: Json | str, status: int = 200, kind: str = "application/json") -> None:
-        """Answer with a whole body."""
+        """Sends a complete answer."""
         content = body.encode() if isinstance(body, str) else compact(body).encode()
         head = (
             f"HTTP/1.1 {status} Status\r\ncontent-type: {kind}\r\ncontent-length: "
@@ -343,7 +308,7 @@ class Request:
 
 @dataclass
 class Job:
-    """One completion on its way."""
+    """One running completion."""
 
     request: Request
     body: Json
@@ -358,12 +323,24 @@ class Job:
     scheduled: float = 0.0
     first: float = 0.0
     last: float = 0.0
-    wrote: float | None = None  # when the last bytes of a stream left; None: no stream is open
+    wrote: float | None = None  # time of the last bytes of a stream; None: no open stream
     sent: int = 0
 
 
+def _check_body(body: Json, chat: bool) -> None:
+    if chat and not isinstance(body.get("messages"), list):
+        details = (
+            "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a valid list'}"
+        )
+        message = f"1 validation error:\n  {details}"
+        raise vllm_error(400, "Bad Request", message, "body.messages")
+    if body.get("stream_options") and not body.get("stream"):
+        message = "Stream options can only be defined when `stream=True`."
+        raise vllm_error(400, "Bad Request", message, "body")
+
+
 def compact(value: Json) -> str:
-    """JSON as vLLM writes it."""
+    """Compact JSON, as vLLM writes it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -386,23 +363,23 @@ class StandIn:
 
     @property
     def url(self) -> str:
-        """Base URL, without a slash at the end."""
+        """Base URL without a trailing slash."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def counters(self) -> Counters:
-        """Counters of the present life; a new process start is a new life."""
+        """The counters of the present process; a new process start resets them."""
         if self._counters.process_start != self.state.process_start:
             self._counters = Counters(self.state.process_start)
         return self._counters
 
     async def start(self) -> None:
-        """Listen; a second start takes the port of the first."""
+        """Starts to listen; a second start uses the port of the first."""
         self._server = await asyncio.start_server(self._connected, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Go away as a killed server does: the port refuses, open streams are cut."""
+        """Stops like a killed server: the port refuses connections, open streams are cut."""
         if self._server is None:
             return
         self._server.close()
@@ -414,11 +391,11 @@ class StandIn:
         self._server = None
 
     def restart(self, **fields: Any) -> None:
-        """Come back as another process, with other settings."""
+        """Simulates another process with other settings."""
         self.set({"process_start": max(time.time(), self.state.process_start + 0.01), **fields})
 
     def set(self, fields: Mapping[str, Any]) -> None:
-        """Set fields of the state by name."""
+        """Sets fields of the state by name."""
         if unknown := [name for name in fields if not hasattr(self.state, name)]:
             raise ReplyError(400, {"error": f"no such field of the state: {', '.join(unknown)}"})
         if fields.get("stream_fault") not in (None, *FAULTS):
@@ -446,9 +423,9 @@ class StandIn:
                 if request.headers.get("connection", "").lower() == "close":
                     return
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has left, or a fault asked to cut the connection
+            pass  # the client has disconnected, or a fault cuts the connection
         except asyncio.CancelledError:
-            writer.transport.abort()  # or a client that does not read would keep us
+            writer.transport.abort()  # a client that does not read would block the close
             raise
         finally:
             writer.close()
@@ -472,7 +449,7 @@ class StandIn:
                 request.reply(
                     {
                         "object": "list",
-                        "data": [self._gpu(extra) for extra in ({}, *state.extra_models)],
+                        "data": [self._model(extra) for extra in ({}, *state.extra_models)],
                     }
                 )
             case "GET /metrics":
@@ -489,7 +466,8 @@ class StandIn:
             case _:
                 raise ReplyError(404, {"detail": "Not Found"})
 
-    def _gpu(self, extra: Json) -> Json:
+    def _model(self, extra: Json) -> Json:
+        """An entry of /v1/models."""
         now = int(time.time())
         permission = {
             "id": f"modelperm-{time.monotonic_ns():016x}",
@@ -505,9 +483,17 @@ class StandIn:
             "group": None,
             "is_blocking": False,
         }
-        gpu = {"id": self.state.served_name, "object": "model", "created": now, "owned_by": "vllm"}
-        gpu |= {"root": self.state.root, "parent": None, "max_model_len": self.state.max_model_len}
-        return gpu | extra | {"permission": [permission]}
+        return {
+            "id": self.state.served_name,
+            "object": "model",
+            "created": now,
+            "owned_by": "vllm",
+            "root": self.state.root,
+            "parent": None,
+            "max_model_len": self.state.max_model_len,
+            **extra,
+            "permission": [permission],
+        }
 
     def _tokenize(self, body: Json) -> Json:
         self._check_model(body)
@@ -522,8 +508,8 @@ class StandIn:
     def _prompt(self, body: Json) -> list[Token]:
         """The tokens of the prompt; messages go through the chat template."""
         if "messages" in body:
-            said = [f" <|{message['role']}|> {message['content']}" for message in body["messages"]]
-            text = self.state.template_salt + "".join(said) + " <|assistant|>"
+            turns = [f" <|{message['role']}|> {message['content']}" for message in body["messages"]]
+            text = self.state.template_salt + "".join(turns) + " <|assistant|>"
         elif isinstance(body["prompt"], list):
             return [WORDS.get(number_, Token("?", number_)) for number_ in body["prompt"]]
         else:
@@ -531,7 +517,7 @@ class StandIn:
         return [Token("<s>", 1), *tokenize(text)]
 
     def _check_model(self, body: Json) -> None:
-        names = [self.state.served_name, *(gpu["id"] for gpu in self.state.extra_models)]
+        names = [self.state.served_name, *(model["id"] for model in self.state.extra_models)]
         if body.get("model", names[0]) not in names:
             message = (
                 f"The model `{body['model']}` does not exist. Valid aliases: {', '.join(names)}."
@@ -541,62 +527,64 @@ class StandIn:
     # -- completions
 
     def _job(self, request: Request) -> Job:
-        """Check a request as vLLM does, and decide what will be answered."""
-        state, arrived, chat = self.state, time.monotonic(), "chat" in request.route
+        """Checks a request as vLLM does, and decides its answer."""
+        arrived, chat = time.monotonic(), "chat" in request.route
         body = request.json()
-        state.requests.append(body)
-        state.headers.append(request.headers)
-        if state.http_status != 200:
-            kind, message = {
-                429: ("Too Many Requests", "Rate limit exceeded. Please retry later."),
-                503: ("Service Unavailable", "The engine is currently busy. Please retry later."),
-            }.get(state.http_status, ("InternalServerError", "EngineCore encountered an issue."))
-            raise vllm_error(state.http_status, kind, message)
+        self.state.requests.append(body)
+        self.state.headers.append(request.headers)
+        self._check_status()
         self._check_model(body)
-        if chat and not isinstance(body.get("messages"), list):
-            details = (
-                "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a "
-                "valid list'}"
-            )
-            raise vllm_error(
-                400, "Bad Request", f"1 validation error:\n  {details}", "body.messages"
-            )
-        if body.get("stream_options") and not body.get("stream"):
-            raise vllm_error(
-                400, "Bad Request", "Stream options can only be defined when `stream=True`.", "body"
-            )
-        prompt, limit = self._prompt(body), state.max_model_len
-        asked = (
-            body.get("max_completion_tokens")
-            or body.get("max_tokens")
-            or (limit - len(prompt) if chat else 16)
-        )
-        if asked > limit:
-            message = f"max_tokens={asked} cannot be greater than max_model_len={limit}."
-            hint = f"Please request fewer output tokens. (parameter=max_tokens, value={asked})"
-            raise vllm_error(400, "BadRequestError", f"{message} {hint}", "max_tokens")
-        if not 1 <= asked <= limit - len(prompt):
-            message = (
-                f"This model's maximum context length is {limit} tokens. However, your "
-                "prompt contains at least "
-            )
-            message += (
-                f"{len(prompt)} input tokens. Please reduce the length of the input "
-                "prompt or the number of "
-            )
-            message += f"requested output tokens. (parameter=input_tokens, value={len(prompt)})"
-            raise vllm_error(400, "BadRequestError", message, "input_tokens")
-        answer, finish = self._answer(body, chat, asked)
+        _check_body(body, chat)
+        prompt = self._prompt(body)
+        answer, finish = self._answer(body, chat, self._max_tokens(body, chat, len(prompt)))
         request_id = request.headers.get("x-request-id", f"{time.monotonic_ns():016x}")
-        name = f"{'chatcmpl' if chat else 'cmpl'}-{request_id}"
-        job = Job(request, body, chat, name, prompt, answer, finish, self.counters, arrived)
+        job = Job(
+            request=request,
+            body=body,
+            chat=chat,
+            id=f"{'chatcmpl' if chat else 'cmpl'}-{request_id}",
+            prompt=prompt,
+            answer=answer,
+            finish=finish,
+            counters=self.counters,
+            arrived=arrived,
+        )
         prefix = (body.get("cache_salt"), *prompt[: (len(prompt) - 1) // BLOCK * BLOCK])
         job.cached = len(prefix) - 1 if prefix in job.counters.cached_prefixes else 0
         job.counters.cached_prefixes.add(prefix)
         return job
 
+    def _check_status(self) -> None:
+        status = self.state.http_status
+        if status == 200:
+            return
+        kind, message = {
+            429: ("Too Many Requests", "Rate limit exceeded. Please retry later."),
+            503: ("Service Unavailable", "The engine is currently busy. Please retry later."),
+        }.get(status, ("InternalServerError", "EngineCore encountered an issue."))
+        raise vllm_error(status, kind, message)
+
+    def _max_tokens(self, body: Json, chat: bool, prompt_tokens: int) -> int:
+        """The largest number of output tokens, within the context length."""
+        limit = self.state.max_model_len
+        wanted = body.get("max_completion_tokens") or body.get("max_tokens")
+        wanted = int(wanted or (limit - prompt_tokens if chat else 16))
+        if wanted > limit:
+            message = f"max_tokens={wanted} cannot be greater than max_model_len={limit}."
+            hint = f"Please request fewer output tokens. (parameter=max_tokens, value={wanted})"
+            raise vllm_error(400, "BadRequestError", f"{message} {hint}", "max_tokens")
+        if not 1 <= wanted <= limit - prompt_tokens:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your prompt "
+                f"contains at least {prompt_tokens} input tokens. Please reduce the length of the "
+                "input prompt or the number of requested output tokens. "
+                f"(parameter=input_tokens, value={prompt_tokens})"
+            )
+            raise vllm_error(400, "BadRequestError", message, "input_tokens")
+        return wanted
+
     def _answer(self, body: Json, chat: bool, limit: int) -> tuple[list[Token], str]:
-        """The tokens of an answer, the end-of-text token included, and the reason of its end."""
+        """The tokens of an answer, including the end-of-text token, and its finish reason."""
         if self.state.stream_fault == "empty":
             return [END], "stop"
         question = body["messages"][-1]["content"] if chat else body["prompt"]
@@ -614,19 +602,10 @@ class StandIn:
         return [*tokens, END], "stop"
 
     async def _engine(self, job: Job) -> AsyncGenerator[list[Token], None]:
-        """Work through one request as an engine does, counting; yields the tokens of one chunk at a
-        time.
-        """
+        """Runs one request as an engine does, and counts; yields the tokens of each chunk."""
         state, counters = self.state, job.counters
         await self._while_stuck(job)
-        counters.waiting += 1
-        try:
-            while time.monotonic() < job.arrived + state.queue_s:
-                await self._pause(job, 0.01)
-                if not (state.frozen or state.sleeping):
-                    counters.step(0, 1)
-        finally:
-            counters.waiting -= 1
+        await self._queue(job)
         counters.running += 1
         try:
             job.scheduled = time.monotonic()
@@ -639,38 +618,38 @@ class StandIn:
                 job.last = time.monotonic()
                 job.first = job.first or job.last
                 chunk.append(token)
-                if (
-                    i == 0
-                    or len(chunk) >= state.tokens_per_chunk
-                    or (not drip and i == len(job.answer) - 1)
-                ):
+                last = not drip and i == len(job.answer) - 1
+                if i == 0 or len(chunk) >= state.tokens_per_chunk or last:
                     yield chunk
                     chunk = []
             job.finish = "abort" if state.stream_fault == "abort" else job.finish
-            counters.success[job.finish] += (
-                1  # a client that left before is counted nowhere, as in vLLM
-            )
-            counters.ttft.observe(job.first - job.arrived)
-            counters.queue.observe(job.scheduled - job.arrived)
-            counters.prefill.observe(job.first - job.scheduled)
-            counters.decode.observe(job.last - job.first)
+            # a client that disconnected before is counted nowhere, as in vLLM
+            counters.finish(job)
         finally:
             counters.running -= 1
+
+    async def _queue(self, job: Job) -> None:
+        """Waits for `queue_s` in the queue; the engine takes steps for other requests meanwhile."""
+        job.counters.waiting += 1
+        try:
+            while time.monotonic() < job.arrived + self.state.queue_s:
+                await self._pause(job, 0.01)
+                if not (self.state.frozen or self.state.sleeping):
+                    job.counters.step(0, 1)
+        finally:
+            job.counters.waiting -= 1
 
     async def _while_stuck(self, job: Job) -> None:
         while self.state.frozen or self.state.sleeping:
             await self._pause(job, 0.02)
 
     async def _pause(self, job: Job, seconds: float) -> None:
-        """Sleep, but notice a client that leaves, and keep a silent stream alive where that is
-        asked.
-        """
+        """Sleeps, with checks for a disconnected client and with keep-alive comments if set."""
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
-            if (
-                job.request.reader.at_eof() or job.request.reader.exception() is not None
-            ):  # the second: with something of ours unread
-                raise ConnectionResetError("the client has left")
+            # an exception instead of end of file: the client left data of ours unread
+            if job.request.reader.at_eof() or job.request.reader.exception() is not None:
+                raise ConnectionResetError("the client has disconnected")
             every = self.state.sse_keep_alive_s
             if every and job.wrote is not None and time.monotonic() - job.wrote >= every:
                 await self._send(job, ": keep-alive")
@@ -737,14 +716,14 @@ class StandIn:
 
     @staticmethod
     async def _send(job: Job, event: Json | str) -> None:
-        """One event of the stream, as one chunk of the HTTP body."""
+        """Sends one event as one chunk of the HTTP body."""
         line = event if isinstance(event, str) else f"data: {compact(event)}"
         data = f"{line}\n\n".encode()
         job.request.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
         job.wrote = time.monotonic()
         await job.request.writer.drain()
 
-    # -- the shapes of vLLM's answers
+    # -- the formats of vLLM's answers
 
     def _chunk(self, job: Job, choices: list[Json], counted: int | None = None) -> Json:
         kind = "chat.completion.chunk" if job.chat else "text_completion"
@@ -829,7 +808,7 @@ class StandIn:
         }
 
     def _prompt_logprobs(self, job: Job) -> list[Json | None] | None:
-        """What it thinks of each token of the prompt; nothing stands before the first."""
+        """The log-probability of each token of the prompt; None for the first."""
         if job.body.get("prompt_logprobs") is None:
             return None
 
@@ -858,9 +837,7 @@ class StandIn:
 
     @staticmethod
     def _timing(job: Job) -> Json:
-        """Per-request metrics; their TTFT begins when the request is scheduled, not when it
-        arrives.
-        """
+        """Per-request metrics; their TTFT starts at scheduling and not at arrival."""
         decode, whole = job.last - job.first, job.last - job.scheduled
         return {
             "time_to_first_token_ms": (job.first - job.scheduled) * 1e3,
@@ -903,69 +880,81 @@ class StandIn:
     def metrics_page(self) -> str:
         """The text exposition of the present counters."""
         state, c = self.state, self.counters
-        lines: list[str] = []
-
-        def family(
-            name: str, kind: str, rows: Iterable[tuple[str, Json, float]], core: bool = True
-        ) -> None:
-            if name in state.hide_metrics:
-                return
-            lines.extend((f"# HELP {name} {name} of the stand-in.", f"# TYPE {name} {kind}"))
-            common = {"engine": "0", "model_name": state.served_name} if core else {}
-            for suffix, extra, value in rows:
-                labels = ",".join(f'{k}="{v}"' for k, v in sorted({**common, **extra}.items()))
-                lines.append(f"{name}{suffix}{f'{{{labels}}}' if labels else ''} {number(value)}")
-
-        def histogram(name: str, h: Histogram) -> None:
-            buckets = [
-                ("_bucket", {"le": number(edge)}, float(n))
-                for edge, n in zip(h.edges, h.buckets, strict=True)
-            ]
-            family(name, "histogram", [*buckets, ("_count", {}, h.count), ("_sum", {}, h.sum)])
-
-        def plain(name: str, kind: str, value: float) -> None:
-            family(name, kind, [("", {}, value)])
-
-        family("process_start_time_seconds", "gauge", [("", {}, state.process_start)], core=False)
+        page = Page(state.served_name, frozenset(state.hide_metrics))
+        start = [("", {}, state.process_start)]
+        page.family("process_start_time_seconds", "gauge", start, engine=False)
         waiting = c.waiting + state.other_waiting
-        plain("vllm:num_requests_running", "gauge", c.running + state.other_running)
-        plain("vllm:num_requests_waiting", "gauge", waiting)
-        reasons = [("", {"reason": "capacity"}, waiting), ("", {"reason": "deferred"}, 0)]
-        family("vllm:num_requests_waiting_by_reason", "gauge", reasons)
+        page.value("vllm:num_requests_running", "gauge", c.running + state.other_running)
+        page.value("vllm:num_requests_waiting", "gauge", waiting)
+        reasons = {"capacity": waiting, "deferred": 0}
+        page.values("vllm:num_requests_waiting_by_reason", "gauge", "reason", reasons)
         asleep = {
             "awake": not state.sleeping,
             "weights_offloaded": state.sleeping,
             "discard_all": False,
         }
-        family(
-            "vllm:engine_sleep_state",
-            "gauge",
-            [("", {"sleep_state": k}, float(v)) for k, v in asleep.items()],
-        )
-        plain("vllm:kv_cache_usage_perc", "gauge", state.kv_usage)
-        plain("vllm:num_preemptions_total", "counter", state.preemptions)
-        plain("vllm:prompt_tokens_total", "counter", c.prompt_tokens + state.other_prompt_tokens)
-        plain(
-            "vllm:generation_tokens_total",
-            "counter",
-            c.generation_tokens + state.other_generation_tokens,
-        )
-        reasons = [("", {"finished_reason": reason}, n) for reason, n in c.success.items()]
-        family("vllm:request_success_total", "counter", reasons)
-        histogram("vllm:iteration_tokens_total", c.steps)
-        histogram("vllm:time_to_first_token_seconds", c.ttft)
-        histogram("vllm:request_queue_time_seconds", c.queue)
-        histogram("vllm:request_prefill_time_seconds", c.prefill)
-        histogram("vllm:request_decode_time_seconds", c.decode)
-        blocks = state.kv_cache_size_tokens // BLOCK
-        sizes: Json = {"kv_cache_size_tokens": state.kv_cache_size_tokens, "num_gpu_blocks": blocks}
-        sizes |= {"kv_cache_max_concurrency": state.kv_cache_size_tokens / state.max_model_len}
-        family("vllm:cache_config_info", "gauge", [("", CACHE_CONFIG | sizes, 1)], core=False)
-        return "\n".join(lines) + "\n"
+        page.values("vllm:engine_sleep_state", "gauge", "sleep_state", asleep)
+        page.value("vllm:kv_cache_usage_perc", "gauge", state.kv_usage)
+        page.value("vllm:num_preemptions_total", "counter", state.preemptions)
+        prompt = c.prompt_tokens + state.other_prompt_tokens
+        page.value("vllm:prompt_tokens_total", "counter", prompt)
+        generated = c.generation_tokens + state.other_generation_tokens
+        page.value("vllm:generation_tokens_total", "counter", generated)
+        page.values("vllm:request_success_total", "counter", "finished_reason", c.success)
+        page.histogram("vllm:iteration_tokens_total", c.steps)
+        page.histogram("vllm:time_to_first_token_seconds", c.ttft)
+        page.histogram("vllm:request_queue_time_seconds", c.queue)
+        page.histogram("vllm:request_prefill_time_seconds", c.prefill)
+        page.histogram("vllm:request_decode_time_seconds", c.decode)
+        sizes: Json = {
+            "kv_cache_size_tokens": state.kv_cache_size_tokens,
+            "num_gpu_blocks": state.kv_cache_size_tokens // BLOCK,
+            "kv_cache_max_concurrency": state.kv_cache_size_tokens / state.max_model_len,
+        }
+        cache = [("", CACHE_CONFIG | sizes, 1)]
+        page.family("vllm:cache_config_info", "gauge", cache, engine=False)
+        return "\n".join(page.lines) + "\n"
+
+
+class Page:
+    """A metrics page in the text format of Prometheus."""
+
+    def __init__(self, model_name: str, hidden: frozenset[str]) -> None:
+        self.lines: list[str] = []
+        self._labels = {"engine": "0", "model_name": model_name}
+        self._hidden = hidden
+
+    def family(
+        self, name: str, kind: str, rows: Iterable[tuple[str, Json, float]], engine: bool = True
+    ) -> None:
+        """Adds a family: suffix, labels and value of each row; `engine`: with vLLM's own labels."""
+        if name in self._hidden:
+            return
+        self.lines += [f"# HELP {name} {name} of the stand-in.", f"# TYPE {name} {kind}"]
+        common = self._labels if engine else {}
+        for suffix, extra, value in rows:
+            labels = ",".join(f'{k}="{v}"' for k, v in sorted({**common, **extra}.items()))
+            self.lines.append(f"{name}{suffix}{f'{{{labels}}}' if labels else ''} {number(value)}")
+
+    def value(self, name: str, kind: str, value: float) -> None:
+        """Adds a family with one value."""
+        self.family(name, kind, [("", {}, value)])
+
+    def values(self, name: str, kind: str, label: str, values: Mapping[str, float]) -> None:
+        """Adds a family with one value per value of a label."""
+        self.family(name, kind, [("", {label: k}, float(v)) for k, v in values.items()])
+
+    def histogram(self, name: str, h: Histogram) -> None:
+        """Adds a histogram."""
+        buckets = [
+            ("_bucket", {"le": number(edge)}, float(n))
+            for edge, n in zip(h.edges, h.buckets, strict=True)
+        ]
+        self.family(name, "histogram", [*buckets, ("_count", {}, h.count), ("_sum", {}, h.sum)])
 
 
 def number(value: float) -> str:
-    """As Prometheus' Python client prints it: 0.25, 1.7960069353e+09, +Inf."""
+    """A number in the format of Prometheus' Python client: 0.25, 1.7960069353e+09, +Inf."""
     if value == float("inf"):
         return "+Inf"
     text = repr(float(value))
@@ -976,11 +965,13 @@ def number(value: float) -> str:
 
 
 async def main() -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description="a scripted stand-in for a vLLM server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
-    parser.add_argument("--port-file", type=Path, help="where to write the port, once it listens")
+    parser.add_argument(
+        "--port-file", type=Path, help="file for the port, written when the server listens"
+    )
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--ttft", type=float, dest="ttft_s", help="seconds to the first token")
     parser.add_argument("--itl", type=float, dest="itl_s", help="seconds between tokens")
@@ -1008,9 +999,8 @@ async def main() -> None:
     async with StandIn(host, port, **fields) as server:
         print(server.url, flush=True)
         if port_file is not None:
-            partial = port_file.with_name(
-                port_file.name + ".new"
-            )  # a reader never sees a half-written file
+            # a rename, so that a reader never sees a partial file
+            partial = port_file.with_name(port_file.name + ".new")
             partial.write_text(f"{server.port}\n")
             partial.rename(port_file)
         await stop.wait()

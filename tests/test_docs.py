@@ -44,11 +44,11 @@ def test_every_kind_that_the_judges_can_find_is_explained() -> None:
     )
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     found = {Kind[name] for name in re.findall(r"Kind\.([A-Z_]+)", sources)}
-    assert found, "the judges name no kind: this test looks in the wrong place"
+    assert found, "the judges name no kind: this test searches the wrong place"
     assert [kind.value for kind in found if f"`{kind.value}`" not in page] == []
 
 
-def test_every_command_that_a_page_tells_to_type_exists() -> None:
+def test_every_command_on_a_page_exists() -> None:
     pages = [
         ROOT / "README.md",
         ROOT / "ARCHITECTURE.md",
@@ -63,7 +63,7 @@ def test_every_command_that_a_page_tells_to_type_exists() -> None:
     assert typed - set(COMMANDS) - {"writes", "run", "has", "is", "and"} == set()
 
 
-def test_no_page_points_to_a_file_that_is_not_there() -> None:
+def test_no_page_links_to_a_missing_file() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in link:

@@ -1,4 +1,4 @@
-"""The wheel, in an empty environment and outside the checkout, is the whole product."""
+"""The wheel in an empty environment outside the checkout is the whole product."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from processes import ChildStandIn
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`vllm-canary` from a wheel of this checkout in a virtual environment that holds nothing
-    else.
-    """
+    """`vllm-canary` from a wheel of this checkout, in a virtual environment of its own."""
     place = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
@@ -40,80 +39,68 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "venv" / "bin" / "vllm-canary"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """The address of a stand-in in a process of its own."""
-    port_file = tmp_path / "port"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            str(ROOT / "tests" / "standin.py"),
-            "--port",
-            "0",
-            "--port-file",
-            str(port_file),
-        ]
-    )
-    try:
-        for _ in range(200):
-            if port_file.exists() and port_file.read_text().strip():
-                break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port_file.read_text().strip()}"
-    finally:
-        process.terminate()
-        process.wait(10)
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The installed command, in an environment without our variables."""
 
+    command: Path
+    folder: Path
 
-@pytest.mark.timeout(300)
-def test_an_installed_wheel_writes_a_configuration_checks_it_watches_and_tells(
-    command: Path, server: str, tmp_path: Path
-) -> None:
-    def run(*words: str, may_be_early: bool = False) -> str:
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
+
+    def run(self, *words: str, codes: tuple[int, ...] = (0,)) -> str:
+        """The output of a command, which must exit with one of `codes`."""
         done = subprocess.run(
-            [str(command), *words],
-            cwd=tmp_path,
-            env=clean,
+            [str(self.command), *words],
+            cwd=self.folder,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-        if may_be_early and done.returncode == 3:  # the database is not there yet
-            return '{"samples": []}'
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode in codes, done.stdout + done.stderr
         return done.stdout
 
-    clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    assert "prompt and answer tokens an hour" in run("init", "--url", server, "watch")
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Starts a command that keeps running."""
+        return subprocess.Popen(
+            [str(self.command), *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.mark.timeout(300)
+def test_an_installed_wheel_writes_a_configuration_checks_it_and_monitors_a_server(
+    command: Path, child_standin: ChildStandIn, tmp_path: Path
+) -> None:
+    canary = Installed(command, tmp_path)
+    assert "prompt and answer tokens an hour" in canary.run(
+        "init", "--url", child_standin.url, "watch"
+    )
     config = tmp_path / "watch" / "config.yaml"
     config.write_text(config.read_text().replace("127.0.0.1:9462", "127.0.0.1:0"))
-    states = {
-        check["name"]: check["state"]
-        for check in json.loads(run("check", "-c", str(config), "--json"))["checks"]
-    }
+    checks = json.loads(canary.run("check", "-c", str(config), "--json"))["checks"]
+    states = {check["name"]: check["state"] for check in checks}
     assert states["local: server"] == "good"
     assert states["local: probe chat-short"] == "good"
 
-    daemon = subprocess.Popen(
-        [str(command), "run", "-c", str(config)],
-        cwd=tmp_path,
-        env=clean,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    daemon = canary.start("run", "-c", str(config))
     try:
         address = _address_printed_by(daemon)
-        samples = _samples_when_there_are(
-            lambda: run("history", "-c", str(config), "--json", may_be_early=True), at_least=3
-        )
+        samples = _wait_for_samples(canary, config, at_least=3)
         assert urllib.request.urlopen(f"{address}/readyz", timeout=5).status == 200
     finally:
         daemon.send_signal(signal.SIGTERM)
         output, _ = daemon.communicate(timeout=20)
     assert daemon.returncode == 0, output
     assert {sample["outcome"] for sample in samples} == {"ok"}
-    assert "chat" in run("summary", "-c", str(config))
+    assert "chat" in canary.run("summary", "-c", str(config))
 
 
 def _address_printed_by(daemon: subprocess.Popen[str]) -> str:
@@ -121,12 +108,14 @@ def _address_printed_by(daemon: subprocess.Popen[str]) -> str:
     for line in daemon.stdout:
         if "health and metrics on " in line:
             return line.split("health and metrics on ")[1].strip()
-    raise AssertionError("the daemon did not say where it serves its health")
+    raise AssertionError("the daemon did not print the address of its health page")
 
 
-def _samples_when_there_are(history: Callable[[], str], at_least: int) -> list[dict[str, object]]:
+def _wait_for_samples(canary: Installed, config: Path, at_least: int) -> list[dict[str, object]]:
     for _ in range(60):
-        found: list[dict[str, object]] = json.loads(history())["samples"]
+        # exit code 3: the database does not exist yet
+        printed = canary.run("history", "-c", str(config), "--json", codes=(0, 3))
+        found: list[dict[str, object]] = json.loads(printed or "{}").get("samples", [])
         if len(found) >= at_least:
             return found
         time.sleep(0.5)

@@ -1,9 +1,9 @@
-"""What `make test-vllm` is built from: a real vLLM server on CPU, batch load on it, a webhook
-receiver, and the product beside them.
+"""The test bed of `make test-vllm`: a real vLLM server on CPU, batch load on it, a webhook
+receiver, and the product.
 
-The file lies outside tests/vllm/ because a folder of that name on the import path looks like the
-package vllm. Everything here speaks to the product the way its users do: command line,
-configuration files, HTTP, the view `samples`.
+The file is outside tests/vllm/ because a folder of that name on the import path shadows the package
+vllm. Everything here uses the product as its users do: command line, configuration files, HTTP, the
+view `samples`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 SERVED_MODEL = "tiny-canary"
-# a command beside a real server on a small busy machine; how long it takes is judged elsewhere
-PATIENCE_S = 300.0
-MAKE_VARIANTS = Path(__file__).parent / "vllm" / "make_variants.py"
+# for a command next to a real server on a small busy machine
+COMMAND_TIMEOUT_S = 300.0
+VLLM_TESTS = Path(__file__).parent / "vllm"
+MODEL = VLLM_TESTS / "model"
 OPTIONS = ("--max-num-seqs", "4", "--enable-per-request-metrics", "--enable-prompt-tokens-details")
 CLASSES: Mapping[str, Json] = {
     "chat": {"max_wait": "800ms"},
@@ -48,34 +49,32 @@ _began = time.monotonic()
 
 
 def say(text: str) -> None:
-    """Progress, with the seconds since the run began (seen with pytest -s, and in the report of a
-    failed test).
+    """Prints progress with the seconds since the start of the run (shown by pytest -s and in the
+    report of a failed test).
     """
     print(f"[{time.monotonic() - _began:5.0f} s] {text}", flush=True)
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def wait_for(
-    what: str, look: Callable[[], T | None], timeout_s: float, context: Callable[[], str] = str
+    what: str, check: Callable[[], T | None], timeout_s: float, context: Callable[[], str] = str
 ) -> T:
-    """Look again and again until there is something true to see. AssertionError with `context` when
-    it never comes.
-    """
+    """Returns the first true result of `check`. AssertionError with `context` after `timeout_s`."""
     began = time.monotonic()
     announced = began
     while True:
-        found = look()
+        found = check()
         if found:
             return found
         now = time.monotonic()
         if now - began > timeout_s:
-            raise AssertionError(f"waited {timeout_s:.0f} s in vain for {what}\n{context()}")
+            raise AssertionError(f"{what}: not within {timeout_s:.0f} s\n{context()}")
         if now - announced > 10:
             say(f"  … still waiting for {what} ({now - began:.0f} s)")
             announced = now
@@ -83,7 +82,7 @@ def wait_for(
 
 
 def tail(path: Path, lines: int = 40) -> str:
-    """The end of a log file, under its name."""
+    """The last lines of a log file, under its name."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else "(no such file)"
     return f"--- end of {path}\n" + "\n".join(text.splitlines()[-lines:])
 
@@ -93,15 +92,13 @@ def tail(path: Path, lines: int = 40) -> str:
 
 @dataclass(slots=True)
 class VllmServer:
-    """One life of a real vLLM server: `start` it, hurt its engine, `stop` it. Another start is
-    another object.
-    """
+    """One process of a real vLLM server. Each start creates another object."""
 
     url: str
     log: Path
     process: subprocess.Popen[bytes]
     inductor_cache: Path
-    start_s: float = 0.0  # from the command to the first 200 of /health
+    start_s: float = 0.0  # from the command to the first 200 from /health
 
     @classmethod
     def start(
@@ -115,31 +112,16 @@ class VllmServer:
         inductor_cache: Path | None = None,
         timeout_s: float = 240.0,
     ) -> Self:
-        """Serve `model_dir` and come back when /health answers: 25 to 50 s.
+        """Serves `model_dir`; returns when /health answers, after 25 to 50 s.
 
-        `inductor_cache`: what the first answer with log-probabilities compiles goes here. A new
-        empty folder under `work` unless given, so that this first answer is slow; give the folder
-        of an earlier server to save the time.
+        `inductor_cache`: the folder for what the first answer with log-probabilities compiles. By
+        default a new folder under `work`, so that this first answer is slow; the folder of an
+        earlier server saves that time.
         """
         number = len(list(work.glob("vllm-*.log"))) + 1
         log = work / f"vllm-{number}.log"
         cache = inductor_cache or work / f"inductor-{number}"
-        command = [str(venv / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"]
-        command += [
-            "--model",
-            str(model_dir),
-            "--served-model-name",
-            SERVED_MODEL,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        command += ["--enforce-eager", "--dtype", "bfloat16", *options]
-        if setpriv := shutil.which(
-            "setpriv"
-        ):  # should the test run itself be killed, the server goes too
-            command = [setpriv, "--pdeathsig", "TERM", *command]
+        command = _server_command(venv, port, model_dir, options)
         say(f"starting vLLM on port {port}: {' '.join(options)} (log {log})")
         with log.open("wb") as output:
             process = subprocess.Popen(  # a session of its own: stop() ends the whole group
@@ -164,7 +146,7 @@ class VllmServer:
         def healthy() -> bool:
             if self.process.poll() is not None:
                 raise AssertionError(
-                    f"vLLM ended by itself with {self.process.returncode}\n{self.log_tail()}"
+                    f"vLLM exited unexpectedly with {self.process.returncode}\n{self.log_tail()}"
                 )
             return self.health() == 200
 
@@ -174,19 +156,19 @@ class VllmServer:
 
     @property
     def running(self) -> bool:
-        """Whether the API server's process is there."""
+        """Whether the API server's process is running."""
         return self.process.poll() is None
 
     def health(self) -> int | None:
-        """The status of /health; None when nothing answers."""
+        """The HTTP status of /health; None without an answer."""
         try:
             return httpx.get(f"{self.url}/health", timeout=5.0).status_code
         except httpx.TransportError:
             return None
 
     def tokens_generated(self) -> float:
-        """How many tokens the engine has generated since its start. (The gauge of running requests
-        stays stale when the last one ends.)
+        """Tokens generated since the start of the engine. (The gauge of running requests keeps its
+        old value after the last one ends.)
         """
         return metric(
             httpx.get(f"{self.url}/metrics", timeout=10.0, follow_redirects=True).text,
@@ -194,7 +176,7 @@ class VllmServer:
         )
 
     def engine_pid(self) -> int:
-        """The process that computes: a child of the API server, found through /proc by its name."""
+        """The engine process: a descendant of the API server, found in /proc by its name."""
         parents = _parents()
         for pid in parents:
             with suppress(OSError):
@@ -203,22 +185,20 @@ class VllmServer:
         raise AssertionError(f"vLLM has no {ENGINE_COMM} process\n{self.log_tail()}")
 
     def freeze_engine(self) -> None:
-        """SIGSTOP: /health goes on saying 200, no request is answered."""
+        """SIGSTOP: /health still answers 200, but no request is answered."""
         os.kill(self.engine_pid(), signal.SIGSTOP)
 
     def thaw_engine(self) -> None:
-        """SIGCONT: the engine takes up its work where it left it."""
+        """SIGCONT: the engine continues."""
         os.kill(self.engine_pid(), signal.SIGCONT)
 
     def kill_engine(self) -> None:
-        """SIGKILL: streams get an error event, and the API server ends by itself about 5 s
-        later.
-        """
+        """SIGKILL: streams get an error event, and the API server exits about 5 s later."""
         os.kill(self.engine_pid(), signal.SIGKILL)
 
     def stop(self, grace_s: float = 20.0) -> None:
-        """End it: politely first, then the whole process group. Killing the API server alone would
-        leave the engine alive.
+        """Ends the server: SIGTERM first, then SIGKILL for the process group. Killing only the API
+        server would leave the engine running.
         """
         group = self.process.pid
         if self.running:
@@ -230,8 +210,42 @@ class VllmServer:
         self.process.wait(10.0)
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of the server's log."""
+        """The last lines of the server's log."""
         return tail(self.log, lines)
+
+
+def _server_command(venv: Path, port: int, model_dir: Path, options: Sequence[str]) -> list[str]:
+    # with setpriv the server also ends when the test run is killed
+    setpriv = shutil.which("setpriv")
+    return [
+        *([setpriv, "--pdeathsig", "TERM"] if setpriv else []),
+        *(str(venv / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model_dir), "--served-model-name", SERVED_MODEL),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--enforce-eager", "--dtype", "bfloat16", *options),
+    ]
+
+
+def vllm_environment() -> Path:
+    """The virtual environment with vLLM, installed where it is missing. CalledProcessError with the
+    reason in `stderr` when that fails.
+    """
+    done = subprocess.run(
+        [str(VLLM_TESTS / "install.sh")],
+        capture_output=True,
+        text=True,
+        timeout=1200.0,
+        check=True,
+    )
+    return Path(done.stdout.splitlines()[-1])
+
+
+def make_variant(venv: Path, model_dir: Path, work: Path, name: str) -> Path:
+    """Makes a copy of a model with a silent fault (make_variants.py); returns its folder."""
+    script, out = VLLM_TESTS / "make_variants.py", work / "variants"
+    command = [str(venv / "bin" / "python"), str(script), str(model_dir), str(out), name]
+    subprocess.run(command, check=True, timeout=120.0)
+    return out / name
 
 
 def metric(page: str, name: str) -> float:
@@ -252,7 +266,7 @@ def _server_env(venv: Path, inductor_cache: Path) -> dict[str, str]:
     return kept | {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # the engine computes itself, as with one GPU: a start takes 25 s and not 37 s
+        # the engine without worker processes, as with one GPU: a start takes 25 s instead of 37 s
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CACHE_ROOT": str(venv.parent / "vllm-cache"),
         "VLLM_NO_USAGE_STATS": "1",
@@ -263,11 +277,11 @@ def _server_env(venv: Path, inductor_cache: Path) -> dict[str, str]:
 
 
 def _parents() -> dict[int, int]:
-    """Every process and its parent."""
+    """The parent of every process."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with suppress(OSError):  # it ended while we looked
+            with suppress(OSError):  # it has ended meanwhile
                 parents[int(entry.name)] = int(
                     (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 )
@@ -288,7 +302,7 @@ def _comm(pid: int) -> str:
 
 
 class BatchLoad:
-    """Long completions in flight on a server; see `batch_load`."""
+    """Long completions running on a server; see `batch_load`."""
 
     def __init__(self, url: str, count: int, max_tokens: int) -> None:
         self._url, self._count, self._max_tokens = url, count, max_tokens
@@ -299,19 +313,18 @@ class BatchLoad:
         self._began = time.monotonic()
         self.answered = 0
         self.errors: list[str] = []
-        self.took_s: float | None = (
-            None  # from the first request to the last answer; None when cancelled
-        )
+        # from the first request to the last answer; None when cancelled
+        self.took_s: float | None = None
         self._thread.start()
         self._ready.wait()
 
     @property
     def done(self) -> bool:
-        """Whether no request is out any more."""
+        """Whether all requests have ended."""
         return not self._thread.is_alive()
 
     def wait_until_queued(self, timeout_s: float = 30.0) -> None:
-        """Until the server holds all of them: from then on a new request stands behind them."""
+        """Waits until the server has all requests, so that a new request queues behind them."""
 
         def held() -> bool:
             page = httpx.get(f"{self._url}/metrics", timeout=10.0, follow_redirects=True).text
@@ -329,8 +342,8 @@ class BatchLoad:
         )
 
     def wait(self, timeout_s: float) -> None:
-        """Until every request is answered. AssertionError when that takes too long or one of them
-        failed.
+        """Waits until every request is answered. AssertionError after the time-out, or when one of
+        them failed.
         """
         self._thread.join(timeout_s)
         assert self.done, (
@@ -339,7 +352,7 @@ class BatchLoad:
         assert not self.errors, f"batch requests failed: {self.errors[:3]}"
 
     def cancel(self) -> None:
-        """Take back what is still out: vLLM drops a request whose client hangs up."""
+        """Cancels the open requests: vLLM aborts a request whose client disconnects."""
         if not self.done and self._all is not None:
             self._loop.call_soon_threadsafe(self._all.cancel)
         self._thread.join(30.0)
@@ -382,11 +395,11 @@ class BatchLoad:
 
 @contextmanager
 def batch_load(url: str, count: int = 24, max_tokens: int = 900) -> Iterator[BatchLoad]:
-    """`count` completions of `max_tokens` tokens each, sent at once, and a server that holds them
-    all.
+    """Sends `count` completions of `max_tokens` tokens each at once, and yields when the server has
+    all of them.
 
-    `wait` for their answers inside; what is still out at the end is cancelled. With `--max-num-seqs
-    4` and 900 tokens, 24 of them keep a new request waiting for 25 to 60 s.
+    `wait` waits for their answers; requests still open at the end are cancelled. With
+    `--max-num-seqs 4` and 900 tokens, 24 of them delay a new request by 25 to 60 s.
     """
     load = BatchLoad(url, count, max_tokens)
     try:
@@ -401,19 +414,19 @@ def batch_load(url: str, count: int = 24, max_tokens: int = 900) -> Iterator[Bat
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One POST that the receiver got."""
+    """One POST to the receiver."""
 
     at: float  # monotonic seconds
     body: Json
 
     @property
     def event(self) -> str:
-        """opened, updated or resolved."""
+        """The event: opened, updated or resolved."""
         return str(self.body["event"])
 
     @property
     def incident(self) -> Json:
-        """The incident it speaks of."""
+        """The incident of the delivery."""
         incident: Json = self.body["incident"]
         return incident
 
@@ -424,7 +437,7 @@ class Delivery:
 
 
 class WebhookReceiver:
-    """Where alerts arrive. While it is `down`, its port refuses connections."""
+    """The receiver of alerts. While it is `down`, its port refuses connections."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -434,11 +447,11 @@ class WebhookReceiver:
 
     @property
     def url(self) -> str:
-        """Where to post."""
+        """The address for deliveries."""
         return f"http://127.0.0.1:{self.port}/hook"
 
     def up(self) -> None:
-        """Listen."""
+        """Starts to listen."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -453,7 +466,7 @@ class WebhookReceiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that http.server gives it
-                """Deliveries are printed above; the access log would say less."""
+                """No access log: deliveries are printed above."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._thread = threading.Thread(
@@ -462,7 +475,7 @@ class WebhookReceiver:
         self._thread.start()
 
     def down(self) -> None:
-        """Refuse."""
+        """Refuses connections."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -470,7 +483,7 @@ class WebhookReceiver:
             self._server = self._thread = None
 
     def opened(self, kind: str, since: float = 0.0) -> list[Delivery]:
-        """The `opened` deliveries of a kind that came after `since` (monotonic seconds)."""
+        """The `opened` deliveries of a kind after `since` (monotonic seconds)."""
         return [
             d for d in self.deliveries if d.at >= since and d.event == "opened" and d.kind == kind
         ]
@@ -480,13 +493,13 @@ class WebhookReceiver:
 
 
 class CommandError(AssertionError):
-    """A command of the product ended with another exit code than the test expects."""
+    """A command of the product ended with an unexpected exit code."""
 
 
 @dataclass(slots=True)
 class Canary:
-    """vllm-canary as its user has it: a folder with config.yaml, probes and a database, the command
-    line, and one daemon.
+    """vllm-canary as installed by a user: a folder with config.yaml, probes and a database, the
+    command line, and one daemon.
     """
 
     home: Path
@@ -498,16 +511,16 @@ class Canary:
 
     @property
     def database(self) -> Path:
-        """The history."""
+        """The history database."""
         return self.home / "history.db"
 
     @property
     def log(self) -> Path:
-        """What the daemons said, one after the other."""
+        """The log of all daemons, one after another."""
         return self.home / "daemon.log"
 
     def write(self, probes: Mapping[str, Json], classes: Mapping[str, Json]) -> None:
-        """Write config.yaml and exactly these probes."""
+        """Writes config.yaml and exactly these probes."""
         folder = self.home / "probes"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -526,7 +539,7 @@ class Canary:
                     "url": self.server_url,
                     "model_path": str(self.model_path),
                     "gpus": "none",
-                    # these probes run every few seconds; none may be left out for thrift
+                    # these probes run every few seconds; the budget must not skip any of them
                     "token_budget_per_hour": 10_000_000,
                 }
             ],
@@ -537,8 +550,8 @@ class Canary:
         )
 
     def start(self) -> None:
-        """Start the daemon and wait until its own /healthz answers."""
-        assert self.daemon is None, "a daemon runs already"
+        """Starts the daemon and waits until its /healthz answers."""
+        assert self.daemon is None, "a daemon is already running"
         with self.log.open("ab") as output:
             self.daemon = subprocess.Popen(
                 self._command("run"),
@@ -555,7 +568,7 @@ class Canary:
         assert self.daemon is not None
         if self.daemon.poll() is not None:
             raise AssertionError(
-                f"the daemon ended by itself with {self.daemon.returncode}\n{self.log_tail()}"
+                f"the daemon exited unexpectedly with {self.daemon.returncode}\n{self.log_tail()}"
             )
         try:
             return httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=2.0).is_success
@@ -563,8 +576,8 @@ class Canary:
             return False
 
     def stop(self) -> None:
-        """SIGTERM, as a service manager does; a daemon that does not end well within 20 s is a
-        failure.
+        """Sends SIGTERM, as a service manager does. AssertionError unless the daemon exits with 0
+        within 20 s.
         """
         if self.daemon is None:
             return
@@ -576,39 +589,39 @@ class Canary:
             daemon.kill()
             daemon.wait(5.0)
             raise AssertionError(
-                f"the daemon did not end within 20 s of SIGTERM\n{self.log_tail()}"
+                f"the daemon did not exit within 20 s of SIGTERM\n{self.log_tail()}"
             ) from None
-        assert code == 0, f"the daemon ended with {code} after SIGTERM\n{self.log_tail()}"
+        assert code == 0, f"the daemon exited with {code} after SIGTERM\n{self.log_tail()}"
 
     def kill(self) -> None:
-        """SIGKILL: no chance to write anything down."""
+        """Sends SIGKILL: the daemon cannot store anything more."""
         if self.daemon is not None:
             self.daemon.kill()
             self.daemon.wait(5.0)
             self.daemon = None
 
     def run(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
-        """What a command prints. CommandError unless its exit code is one of `codes`."""
+        """The output of a command. CommandError unless its exit code is one of `codes`."""
         command = self._command(*arguments)
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=COMMAND_TIMEOUT_S,
             env=_product_env(),
             check=False,
         )
         if done.returncode not in codes:
             raise CommandError(
-                f"vllm-canary {' '.join(arguments)} ended with {done.returncode}, not "
+                f"vllm-canary {' '.join(arguments)} exited with {done.returncode}, not "
                 f"{' or '.join(map(str, codes))}\n"
                 f"{done.stdout}\n{done.stderr}\n{self.log_tail()}"
             )
         return done.stdout
 
     def json(self, *arguments: str, codes: Sequence[int] = (0,)) -> Json:
-        """What a command prints with `--json`: one object."""
+        """The output of a command with `--json`: one object."""
         result: Json = json.loads(self.run(*arguments, "--json", codes=codes))
         return result
 
@@ -623,9 +636,7 @@ class Canary:
         ]
 
     def samples(self, after: int = 0, **fields: str) -> list[Json]:
-        """The rows of the view `samples` with an id above `after` and these values, oldest
-        first.
-        """
+        """Rows of the view `samples` with an id above `after` and these values, oldest first."""
         conditions = "".join(f' AND "{name}" = ?' for name in fields)
         return self.query(
             f"SELECT * FROM samples WHERE id > ?{conditions} ORDER BY id", after, *fields.values()
@@ -633,41 +644,31 @@ class Canary:
 
     def last_id(self) -> int:
         """The id of the newest sample; 0 before the first."""
-        return max(
-            (
-                int(row["id"])
-                for row in self.query("SELECT max(id) AS id FROM samples")
-                if row["id"]
-            ),
-            default=0,
-        )
+        return self._last_id("samples")
 
     def last_incident(self) -> int:
-        """The number of the newest incident; 0 before the first."""
-        return max(
-            (
-                int(row["id"])
-                for row in self.query("SELECT max(id) AS id FROM incident")
-                if row["id"]
-            ),
-            default=0,
-        )
+        """The id of the newest incident; 0 before the first."""
+        return self._last_id("incident")
+
+    def _last_id(self, table: str) -> int:
+        rows = self.query(f"SELECT max(id) AS id FROM {table}")
+        return max((int(row["id"]) for row in rows if row["id"]), default=0)
 
     def incidents(self, kind: str, after: int = 0) -> list[Json]:
-        """The incidents of a kind with a number above `after`, open and closed, oldest first.
+        """The incidents of a kind with an id above `after`, open and closed, oldest first.
 
-        From the table: a command takes a second to start, and an incident may be over in less.
+        Read from the table: a command takes a second to start, and an incident may close sooner.
         """
         return self.query(
             "SELECT * FROM incident WHERE kind = ? AND id > ? ORDER BY id", kind, after
         )
 
     def open_incidents(self, kind: str) -> list[Json]:
-        """The incidents of a kind that are open now."""
+        """The open incidents of a kind."""
         return [row for row in self.incidents(kind) if row["closed_at_us"] is None]
 
     def skipped(self, probe: str, since: datetime, until: datetime) -> int:
-        """How many runs of a probe were left out, each with its reason, in a span of time."""
+        """The number of skipped runs of a probe in an interval."""
         sql = (
             "SELECT coalesce(sum(count), 0) AS runs FROM skipped_run WHERE probe = ? AND "
             "at_us BETWEEN ? AND ?"
@@ -676,7 +677,7 @@ class Canary:
         return int(rows[0]["runs"]) if rows else 0
 
     def query(self, sql: str, *values: object) -> list[Json]:
-        """Rows of the database, read beside the daemon; none before it has made its tables."""
+        """Rows of the database; none before the daemon has created its tables."""
         if not self.database.exists():
             return []
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10.0)
@@ -693,30 +694,28 @@ class Canary:
     def wait_for_samples(
         self, what: str, count: int, timeout_s: float, after: int = 0, **fields: str
     ) -> list[Json]:
-        """Until there are `count` such samples (see `samples`)."""
+        """Waits until there are `count` such samples (see `samples`)."""
 
         def enough() -> list[Json] | None:
             self.check_running()
             rows = self.samples(after, **fields)
             return rows if len(rows) >= count else None
 
-        return wait_for(what, enough, timeout_s, self.state_of_things)
+        return wait_for(what, enough, timeout_s, self.state_report)
 
     def check_running(self) -> None:
-        """AssertionError when a daemon that should run has ended."""
+        """AssertionError when a daemon that should run has exited."""
         if self.daemon is not None and self.daemon.poll() is not None:
             raise AssertionError(
-                f"the daemon ended by itself with {self.daemon.returncode}\n{self.log_tail()}"
+                f"the daemon exited unexpectedly with {self.daemon.returncode}\n{self.log_tail()}"
             )
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of the daemon's log."""
+        """The last lines of the daemon's log."""
         return tail(self.log, lines)
 
-    def state_of_things(self) -> str:
-        """For the report of a failure: the newest samples, incidents and deliveries, and the
-        daemon's log.
-        """
+    def state_report(self) -> str:
+        """The newest samples, incidents, deliveries and log lines, for a failure report."""
         wanted = (
             "id",
             "probe",
@@ -750,7 +749,7 @@ def _product_env() -> dict[str, str]:
 def chat_probe(
     prompt: str, answer: str, traffic_class: str, every: str, max_tokens: int = 8, **more: object
 ) -> Json:
-    """A gated chat probe: the answer must be this one."""
+    """A gated chat probe with one accepted answer."""
     return {
         "class": traffic_class,
         "every": every,
@@ -764,7 +763,7 @@ def chat_probe(
 
 
 def started_at(sample: Json) -> datetime:
-    """When a sample was started."""
+    """The start time of a sample."""
     return datetime.fromisoformat(sample["started_at"])
 
 
@@ -773,9 +772,7 @@ def started_at(sample: Json) -> datetime:
 
 @dataclass(slots=True)
 class Bed:
-    """The one server and the one daemon that the tests hand from one to the next, and the figures
-    that they saw.
-    """
+    """The server and the daemon that the tests share in order, and the measured figures."""
 
     venv: Path
     work: Path
@@ -787,13 +784,12 @@ class Bed:
     figures: dict[str, str] = field(default_factory=dict)
 
     def start_server(self, max_model_len: int = 1024) -> VllmServer:
-        """Start the server, at the same address each time. The first start compiles; later ones use
-        what it compiled.
+        """Starts the server, always at the same address. Later starts use what the first one
+        compiled.
         """
         self.stop_server()
-        cache = (
-            self.work / "inductor"
-        )  # empty at first: the first answer with log-probabilities is slow
+        # empty at first, so that the first answer with log-probabilities is slow
+        cache = self.work / "inductor"
         options = ("--max-model-len", str(max_model_len), *OPTIONS)
         self.server = VllmServer.start(
             self.venv, self.port, self.model_dir, *options, work=self.work, inductor_cache=cache
@@ -802,29 +798,18 @@ class Bed:
         return self.server
 
     def stop_server(self) -> None:
-        """End the server, if there is one."""
+        """Stops the server, if there is one."""
         if self.server is not None:
             self.server.stop()
             self.server = None
 
     def watch(self, probes: Mapping[str, Json]) -> None:
-        """Restart the daemon with these probes; its history goes on."""
+        """Restarts the daemon with these probes on the same history."""
         self.canary.stop()
         self.canary.write(probes, CLASSES)
         self.canary.start()
 
     def replace_weights(self, variant: str) -> None:
-        """Put the weights of a variant (make_variants.py) where the model's were."""
-        python = self.venv / "bin" / "python"
-        command = [
-            str(python),
-            str(MAKE_VARIANTS),
-            str(self.model_dir),
-            str(self.work / "variants"),
-            variant,
-        ]
-        subprocess.run(command, check=True, timeout=120.0)
-        shutil.copyfile(
-            self.work / "variants" / variant / "model.safetensors",
-            self.model_dir / "model.safetensors",
-        )
+        """Replaces the weights of the model by those of a variant (make_variants.py)."""
+        changed = make_variant(self.venv, self.model_dir, self.work, variant)
+        shutil.copyfile(changed / "model.safetensors", self.model_dir / "model.safetensors")

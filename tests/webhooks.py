@@ -1,4 +1,4 @@
-"""The other end of a webhook, on a thread: keeps what it is sent and answers as configured."""
+"""A receiver of webhooks on a thread: stores the deliveries and answers as configured."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 
 
 class Receiver:
-    """Listens on loopback. `statuses`: what the next answers say, then 204; `delay_s`: how long
-    each takes.
-    """
+    """Listens on loopback. `statuses`: the next answers, then 204; `delay_s`: the time of each."""
 
     def __init__(self) -> None:
         self.deliveries: list[dict[str, Any]] = []
@@ -24,11 +22,11 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where to post; the last part looks like the secret that such addresses hold."""
+        """The address for deliveries; its last part looks like the secret of such addresses."""
         return f"http://127.0.0.1:{self.port}/hook/T0KEN-s3cret"
 
     def opened(self, kind: str) -> list[dict[str, Any]]:
-        """Incidents of a kind whose opening was delivered."""
+        """The incidents of a kind in the `opened` deliveries."""
         return [
             d["incident"]
             for d in list(self.deliveries)
@@ -36,7 +34,7 @@ class Receiver:
         ]
 
     def start(self, port: int = 0) -> None:
-        """Listen; after a stop on the same port again."""
+        """Starts to listen, after a stop on the same port."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -52,7 +50,7 @@ class Receiver:
                     self.send_header("content-length", "0")
                     self.end_headers()
                 except ConnectionError:
-                    pass  # the sender did not wait so long
+                    pass  # the sender has disconnected
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -63,7 +61,7 @@ class Receiver:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse connections."""
+        """Refuses connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

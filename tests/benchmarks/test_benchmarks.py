@@ -1,5 +1,5 @@
-"""The benchmarks use the product's insides; these tests say when they no longer fit. The figures
-themselves are judged by `make bench`.
+"""The benchmarks use internal modules of the product; these tests fail when they no longer match.
+The figures themselves are checked by `make bench`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def run(script: str, *arguments: str) -> str:
     ).stdout
 
 
-def test_every_weather_of_the_accuracy_benchmark_can_be_measured() -> None:
+def test_every_scenario_of_the_accuracy_benchmark_can_be_measured() -> None:
     rows = [line for line in run("accuracy.py", "1").splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + 4  # headings and rule, then the scenarios
 
@@ -34,5 +34,5 @@ def test_the_disk_benchmark_fits_the_tables() -> None:
     assert "database per sample" in run("cost.py", "disk")
 
 
-def test_the_runner_says_what_it_can_do() -> None:
+def test_the_runner_has_a_help_text() -> None:
     assert "--peers" in run("run.py", "--help")

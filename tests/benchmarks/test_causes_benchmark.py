@@ -1,4 +1,4 @@
-"""What the benchmark of causes counts as right."""
+"""The benchmark of causes: which incidents count as correct."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ pytestmark = pytest.mark.skipif(
     not BENCHMARKS.is_dir(), reason="an installed package has no benchmarks"
 )
 COUNT = """
-from causes import Raises, Run, Said, lead_table, table
-def said(kind, cause, at=20.0, severity="warning"):
-    return Said(at, None, kind, cause, severity, "GPU-1", -3.0, at, at)
+from causes import Opened, Raises, Run, cause_table, lead_table
+def opened(kind, cause, at=20.0, severity="warning"):
+    return Opened(at, None, kind, cause, severity, "GPU-1", -3.0, at, at)
 raises = Raises("thermal", "heat")
-right = Run("heat", 0, [said("thermal", "heat")], felt_min=50.0)
-wrong = Run("heat", 1, [said("speed", "unexplained")], felt_min=50.0)
-early = Run("heat", 2, [said("thermal", "heat", at=-100.0)], felt_min=50.0)
-print(right.right(raises), wrong.right(raises), early.right(raises))
-print(len(right.beside(raises)), len(wrong.beside(raises)), len(early.beside(raises)))
-print(Run("calm", 0, []).right(None), Run("calm", 1, [said("speed", "unexplained")]).right(None))
-print(table([right, wrong, early], {"heat": raises})[-1])
+right = Run("heat", 0, [opened("thermal", "heat")], felt_min=50.0)
+wrong = Run("heat", 1, [opened("speed", "unexplained")], felt_min=50.0)
+early = Run("heat", 2, [opened("thermal", "heat", at=-100.0)], felt_min=50.0)
+print(right.correct(raises), wrong.correct(raises), early.correct(raises))
+print(*(len(run.unexpected(raises)) for run in (right, wrong, early)))
+noisy = Run("calm", 1, [opened("speed", "unexplained")])
+print(Run("calm", 0, []).correct(None), noisy.correct(None))
+print(cause_table([right, wrong, early], {"heat": raises})[-1])
 print(lead_table([right])[-1])
 """
 
@@ -49,6 +50,6 @@ def test_the_tables_say_how_often_and_how_early() -> None:
     assert "30 / 30 min" in found[4]
 
 
-def test_the_benchmark_says_what_it_can_do() -> None:
+def test_the_benchmark_has_a_help_text() -> None:
     program = [sys.executable, str(BENCHMARKS / "causes.py"), "--help"]
     assert "--gpu" in subprocess.run(program, check=True, capture_output=True, text=True).stdout

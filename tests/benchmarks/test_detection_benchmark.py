@@ -1,5 +1,5 @@
-"""The benchmark of drift detection uses the product's insides; these tests say when they no longer
-fit.
+"""The benchmark of drift detection uses internal modules of the product; these tests fail when they
+no longer match.
 """
 
 from __future__ import annotations
@@ -15,41 +15,35 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def among_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they run: beside each other."""
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts benchmarks/ on the import path, as for a script in that folder."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 def test_both_known_steps_of_a_real_benchmark_history_are_dated_within_two_points() -> None:
     import detection_series
 
-    series, asked, found, met = detection_series.tigerbeetle()
-    assert met == "yes", (series, asked, found)
+    series, required, found, met = detection_series.tigerbeetle()
+    assert met == "yes", (series, required, found)
 
 
-def test_series_that_are_not_there_are_said_to_be_left_out(tmp_path: Path) -> None:
+def test_missing_series_are_listed_as_not_read(tmp_path: Path) -> None:
     import detection_series
 
     assert [row[2] for row in detection_series.rows(None)[1:]] == ["not read: no --data"] * 3
 
 
-def test_its_section_is_put_between_the_marks_and_nothing_else_is_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_section_is_written_between_its_markers_and_nothing_else_is_changed(
+    tmp_path: Path,
 ) -> None:
-    import detection
+    import proofpage
 
     page = tmp_path / "detection.md"
     page.write_text(
         "# Drift\n\n<!-- begin: detection -->\nold\n<!-- end: detection -->\n\n## After\n"
     )
-    monkeypatch.setattr(detection, "PAGE", page)
-    detection.put("new")
-    detection.put("newer")
-    text = page.read_text()
-    assert (
-        text.startswith("# Drift\n")
-        and "newer" in text
-        and "old" not in text
-        and text.count("begin: detection") == 1
+    proofpage.write_section("detection", ["new"], page)
+    proofpage.write_section("detection", ["newer"], page)
+    assert page.read_text() == (
+        "# Drift\n\n<!-- begin: detection -->\nnewer\n<!-- end: detection -->\n\n## After\n"
     )
-    assert text.endswith("<!-- end: detection -->\n\n## After\n")

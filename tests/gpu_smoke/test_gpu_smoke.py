@@ -1,4 +1,4 @@
-"""A real GPU, through its real driver, in under four minutes: make test-gpu. Skipped with the
+"""Tests on a real GPU with its real driver, in under four minutes: make test-gpu. Skipped with the
 reason where there is none.
 """
 
@@ -29,8 +29,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
 
 WATCHED_S = 20
 COUNTERS = ("energy_j", "throttle_thermal_ns", "throttle_power_ns", "throttle_brake_ns")
-#: What no working GPU is outside of, in our units: a unit that is wrong by a thousand is outside
-#: of it.
+#: The range of every working GPU, in our units; a unit wrong by a factor of 1000 is outside.
 PLAUSIBLE = {
     "temp_c": (-10, 120),
     "mem_temp_c": (1, 130),
@@ -60,7 +59,7 @@ def session() -> Iterator[Nvml]:
     session.close()
 
 
-def look(session: Nvml, uuid: str) -> GpuReading:
+def read(session: Nvml, uuid: str) -> GpuReading:
     return session.read(uuid, datetime.now(UTC), time.monotonic_ns())
 
 
@@ -70,10 +69,10 @@ def shown(reading: GpuReading) -> str:
     )
 
 
-def test_every_value_that_a_gpu_offers_is_plausible_in_our_units(session: Nvml) -> None:
+def test_every_value_that_a_gpu_reports_is_plausible_in_our_units(session: Nvml) -> None:
     for uuid in session.uuids:
-        assert uuid.startswith("GPU-"), "a GPU is known by the UUID of the whole GPU"
-        reading = look(session, uuid)
+        assert uuid.startswith("GPU-"), "a GPU is identified by the UUID of the whole GPU"
+        reading = read(session, uuid)
         print(f"\n{reading.name}: {shown(reading)}")
         values = {name: getattr(reading, name) for name in PLAUSIBLE}
         outside = {
@@ -83,13 +82,13 @@ def test_every_value_that_a_gpu_offers_is_plausible_in_our_units(session: Nvml) 
         }
         assert outside == {}
         assert sum(value is not None for value in values.values()) >= 3, (
-            "this GPU answers next to nothing"
+            "this GPU reports almost nothing"
         )
 
 
-def test_what_was_refused_at_first_is_refused_for_good(session: Nvml) -> None:
+def test_a_value_that_was_readable_at_first_stays_readable(session: Nvml) -> None:
     for uuid in session.uuids:
-        first, second = look(session, uuid), look(session, uuid)
+        first, second = read(session, uuid), read(session, uuid)
         lost = [
             f.name
             for f in fields(first)
@@ -98,14 +97,14 @@ def test_what_was_refused_at_first_is_refused_for_good(session: Nvml) -> None:
         assert lost == []
 
 
-def test_counters_never_run_backwards_nor_faster_than_the_clock(session: Nvml) -> None:
+def test_counters_never_decrease_nor_rise_faster_than_the_clock(session: Nvml) -> None:
     readings: dict[str, list[GpuReading]] = {uuid: [] for uuid in session.uuids}
     for _ in range(WATCHED_S):
         for uuid, seen in readings.items():
-            seen.append(look(session, uuid))
+            seen.append(read(session, uuid))
         reported = session.events(datetime.now(UTC))
         assert [event for event in reported if event.xid in FATAL_XIDS] == [], (
-            "the GPU failed while it was tested"
+            "the GPU failed during the test"
         )
         time.sleep(1.0)
     for seen in readings.values():
@@ -114,7 +113,7 @@ def test_counters_never_run_backwards_nor_faster_than_the_clock(session: Nvml) -
             for name in COUNTERS:
                 start, end = getattr(first, name), getattr(last, name)
                 assert start is None or end is None or end >= start, (
-                    f"{name} ran backwards: {start} -> {end}"
+                    f"{name} decreased: {start} -> {end}"
                 )
             for name, most in (
                 ("throttle_thermal_ns", 2),
@@ -122,7 +121,7 @@ def test_counters_never_run_backwards_nor_faster_than_the_clock(session: Nvml) -
                 ("throttle_brake_ns", 1),
             ):
                 start, end = getattr(first, name), getattr(last, name)
-                # A driver counts in ticks of its own, so a single second may hold a little more.
+                # a driver counts in its own ticks, so one second may have a little more
                 assert start is None or end is None or end - start <= most * (passed_ns + 5e8), (
                     f"{name} is not in ns"
                 )
@@ -133,7 +132,7 @@ def test_counters_never_run_backwards_nor_faster_than_the_clock(session: Nvml) -
             )
             powers = [reading.power_w for reading in seen if reading.power_w is not None]
             assert 0.3 * min(powers) < mean_w < 3 * max(powers), (
-                "energy and power do not agree: one of them has another unit"
+                "energy and power do not match: one of them has another unit"
             )
 
 
@@ -150,12 +149,12 @@ def test_the_identity_has_the_versions_and_the_limits(session: Nvml) -> None:
         assert gpu.power_limit_w is None or 5 < gpu.power_limit_w < 2500
 
 
-def test_the_faults_of_a_gpu_can_be_registered_for(session: Nvml) -> None:
+def test_events_of_a_gpu_can_be_registered_and_read_without_blocking(session: Nvml) -> None:
     for uuid in session.uuids:
         print(f"\nXID events: {session.support(uuid)['events']}")
     began = time.monotonic()
     session.events(datetime.now(UTC))
-    assert time.monotonic() - began < 0.1, "asking for events waits"
+    assert time.monotonic() - began < 0.1, "reading events blocks"
 
 
 async def test_a_watch_sees_the_gpus_and_gives_a_reading_after_a_moment_within_half_a_second(
@@ -169,12 +168,12 @@ async def test_a_watch_sees_the_gpus_and_gives_a_reading_after_a_moment_within_h
     try:
         assert watch.state().status == "ok", watch.state().reason
         for _ in range(5):
-            asked = time.monotonic_ns()
-            found = await watch.after(asked, timeout_s=0.5)
-            took_ms = (time.monotonic_ns() - asked) / 1e6
+            called = time.monotonic_ns()
+            found = await watch.after(called, timeout_s=0.5)
+            took_ms = (time.monotonic_ns() - called) / 1e6
             print(f"\nafter() took {took_ms:.0f} ms")
             assert set(found) == set(session.uuids), f"no reading within {took_ms:.0f} ms"
-            assert all(reading.monotonic_ns > asked for reading in found.values())
+            assert all(reading.monotonic_ns > called for reading in found.values())
             await asyncio.sleep(0.3)
         seen = GpusView(watch.known(), watch.answering(), watch.state().problems)
         assert judge_gpus("local", seen, [], [], datetime.now(UTC)) == []
@@ -182,7 +181,7 @@ async def test_a_watch_sees_the_gpus_and_gives_a_reading_after_a_moment_within_h
         watch.stop()
 
 
-def test_the_report_is_written_and_tells_nobody_whose_machine_it_is(
+def test_the_report_is_written_and_does_not_identify_the_machine(
     session: Nvml, tmp_path: Path
 ) -> None:
     file = tmp_path / "gpu-report.json"

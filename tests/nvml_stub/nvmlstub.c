@@ -1,28 +1,28 @@
 /*
- * Stub of libnvidia-ml.so.1, driven by a text file.
+ * Stub of libnvidia-ml.so.1, controlled by a text file.
  *
  * NVMLSTUB_STATE names a file of key=value lines ('#' starts a comment line). It is opened and
- * read anew on every call, so a test changes what NVML "sees" by replacing the file (write a
- * temporary file, then rename it over). No file, or no variable: init says DRIVER_NOT_LOADED.
+ * read on every call, so a test changes what NVML reports by replacing the file (write a
+ * temporary file, then rename it over). Without a file or the variable, init returns DRIVER_NOT_LOADED.
  *
  * Global keys
  *   device_count, driver_version, nvml_version, cuda_version
- *   trace                   path: every entered C function appends its name, one a line
- *   proc_stride             bytes per entry of the process list _v3, 24 unless set (32 plays the 535.43-535.86 driver)
- *   field_default           nvmlReturn of a field id that has no key, 3 unless set
- *   events=N:XID,N:XID,...  what device N has reported, oldest first: add at the end. A set is told what is added after it was made.
+ *   trace                   path: every called C function appends its name, one per line
+ *   proc_stride             bytes per entry of the process list _v3, 24 by default (32 as in the drivers 535.43 to 535.86)
+ *   field_default           nvmlReturn of a field id without a key, 3 by default
+ *   events=N:XID,N:XID,...  events of device N, oldest first; add at the end. A set reports events added after its creation.
  * Per device N
  *   gpuN.uuid, .name, .temp, .margin, .clock.T, .max_clock.T (T: 0 graphics 1 SM 2 mem 3 video),
  *   .power_mw, .power_limit_mw, .power_requested_mw, .energy_mj, .mem_total, .mem_reserved, .mem_free, .mem_used,
  *   .util_gpu, .util_mem, .reasons (0x.. allowed), .ecc, .mig (0 or 1), .procs=pid:bytes|na[:gi:ci],...
  *   gpuN.field.ID=TYPE:VALUE   TYPE double|uint|ulong|ull|sll|int|ushort, or err:CODE
  *   gpuN.event_types        mask of the events that can be registered for (8: XIDs)
- *   gpuN.lost=1                every call on that device says GPU_IS_LOST
+ *   gpuN.lost=1                every call on that device returns GPU_IS_LOST
  * Faults (F is a C function name as exported, or * for all; gpuN. in front limits it to a device)
- *   [gpuN.]fail.F=CODE      return CODE, touching nothing
- *   [gpuN.]hang.F=SECONDS   sleep first; ends early once the key is gone or smaller
- * A value with no key is NVML_ERROR_NOT_SUPPORTED, like a board without that sensor.
- * A function missing from the library is made at link time: see build.sh.
+ *   [gpuN.]fail.F=CODE      return CODE and write nothing
+ *   [gpuN.]hang.F=SECONDS   sleep first; ends when the key is removed or smaller
+ * A value without a key is NVML_ERROR_NOT_SUPPORTED, as on a board without that sensor.
+ * build.sh can leave functions out of the library at link time.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -127,7 +127,7 @@ static double now(clockid_t clock)
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* What every entry point does first: trace, hang, injected error, not initialised. */
+/* The start of every entry point: trace, hang, injected error, not initialised. */
 static nvmlReturn_t enter(const char *fn, int dev, int needs_init)
 {
     char v[VALUE];
@@ -181,7 +181,7 @@ static nvmlReturn_t number(int dev, const char *name, unsigned long long *out)
 
     if (lookup_for(dev, "", name, v, sizeof v) <= 0 || !*v)
         return NVML_ERROR_NOT_SUPPORTED;
-    *out = strtoull(v, NULL, 0); /* a minus sign wraps, so (int) of it is right */
+    *out = strtoull(v, NULL, 0); /* a minus sign wraps, so a cast to int is correct */
     return NVML_SUCCESS;
 }
 
@@ -312,7 +312,7 @@ NUMBER_GETTER(nvmlDeviceGetTotalEnergyConsumption, "energy_mj", unsigned long lo
 NUMBER_GETTER(nvmlDeviceGetCurrentClocksEventReasons, "reasons", unsigned long long)
 NUMBER_GETTER(nvmlDeviceGetCurrentClocksThrottleReasons, "reasons", unsigned long long)
 
-/* a mode is offered or not; what is pending is what is current */
+/* the pending mode is the current one; no key: not supported */
 #define MODE_GETTER(fn, key, type) \
     nvmlReturn_t fn(nvmlDevice_t device, type *current, type *pending) \
     { unsigned long long n; nvmlReturn_t r; ENTER_DEVICE(#fn, current && pending); \
@@ -516,7 +516,7 @@ static int set_of(nvmlEventSet_t set)
     return -1;
 }
 
-/* the event after the first `skip` ones; how many there are */
+/* finds the event after the first `skip`; returns their number */
 static int reported(int skip, int *dev, unsigned long long *xid)
 {
     char v[VALUE], *item, *save = NULL;
@@ -583,7 +583,7 @@ static nvmlReturn_t next_event(nvmlEventSet_t set, nvmlDevice_t *device, unsigne
             return handle(dev, device);
         }
     }
-    return NVML_ERROR_TIMEOUT; /* at once, whatever time was allowed */
+    return NVML_ERROR_TIMEOUT; /* at once, without waiting */
 }
 
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *e, unsigned int timeout_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from drifting import START_US, a_canary, a_look
+from drifting import START_US, a_canary, a_gpu_reading
 
 from monitor.show.driftplot import MOST_DOTS, Found, Series, Sketch, page
 
@@ -18,7 +18,7 @@ def drawn(minutes: int) -> Sketch:
     for minute in range(minutes):
         sketch.watch("local", a_canary(minute, decode_tok_s=100.0))
         sketch.watch("local", a_canary(minute, probe="sea", decode_tok_s=20.0))
-        sketch.watch("local", a_look(minute, sm_clock_mhz=1980.0))
+        sketch.watch("local", a_gpu_reading(minute, sm_clock_mhz=1980.0))
     return sketch
 
 

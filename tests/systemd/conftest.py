@@ -1,4 +1,4 @@
-"""The fixture that tests of the service share."""
+"""The fixture shared by the tests of the service."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from systemd.installed import UNIT, Service
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The installed service; tests start and stop its unit."""
     if os.geteuid() != 0:
-        reason = "needs root: it boots a container (make test-systemd as root)"
+        reason = "needs root to boot a container (make test-systemd as root)"
         if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}; in CI this must not be skipped")
+            pytest.fail(f"{reason}; must not be skipped in CI")
         pytest.skip(reason)
     install_tools()
     root = root_filesystem()
@@ -42,7 +42,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the unit's log beside a failed test."""
+    """Adds the unit's log to the report of a failed test."""
     report = yield
     service = getattr(item, "funcargs", {}).get("service")
     if call.when == "call" and report.failed and isinstance(service, Service):

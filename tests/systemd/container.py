@@ -1,8 +1,7 @@
-"""A booted Debian in systemd-nspawn, thrown away after use; no Docker.
+"""A booted Debian in systemd-nspawn, discarded after use; no Docker.
 
 The root filesystem and the wheels are built once and kept under `$XDG_CACHE_HOME/vllm-canary`
-(~/.cache); a container runs on a copy in memory, so that the cache stays as it was. Only root can
-do this.
+(~/.cache); a container runs on an overlay in memory, so that the cache does not change. Needs root.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CLEAN_ENVIRONMENT = {
 
 
 def cache_dir() -> Path:
-    """Where the root filesystem and the wheels are kept between runs."""
+    """The folder of the root filesystem and the wheels between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vllm-canary"
 
 
@@ -41,9 +40,7 @@ def _digest(*parts: str) -> str:
 
 
 def _built_once(path: Path, build: Callable[[Path], None]) -> Path:
-    """`path` as `build` made it, now or in an earlier run; a build that fails leaves nothing
-    behind.
-    """
+    """Returns `path`, built now or in an earlier run; a failed build leaves nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -57,7 +54,7 @@ def _built_once(path: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _run(*command: str | Path, timeout: float = 600) -> str:
-    """Run a program of this machine; its output is shown when it fails."""
+    """Runs a program on this machine; RuntimeError with its output when it fails."""
     result = subprocess.run(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,
@@ -68,14 +65,14 @@ def _run(*command: str | Path, timeout: float = 600) -> str:
     )
     if result.returncode:
         raise RuntimeError(
-            f"{command[0]} ended with "
+            f"{command[0]} exited with "
             f"{result.returncode}:\n{result.stdout[-4000:]}{result.stderr[-4000:]}"
         )
     return result.stdout
 
 
 def install_tools() -> None:
-    """debootstrap and systemd-nspawn, where this machine lacks them."""
+    """Installs debootstrap and systemd-nspawn where they are missing."""
     tools = {
         "debootstrap": "debootstrap",
         "systemd-nspawn": "systemd-container",
@@ -83,19 +80,12 @@ def install_tools() -> None:
     }
     if missing := [package for tool, package in tools.items() if shutil.which(tool) is None]:
         _run("apt-get", "update")
-        _run(
-            "env",
-            "DEBIAN_FRONTEND=noninteractive",
-            "apt-get",
-            "install",
-            "-y",
-            "--no-install-recommends",
-            *missing,
-        )
+        install = ("apt-get", "install", "-y", "--no-install-recommends", *missing)
+        _run("env", "DEBIAN_FRONTEND=noninteractive", *install)
 
 
 def root_filesystem() -> Path:
-    """A minimal system of this machine's own release, from this machine's own package mirror."""
+    """A minimal system of this machine's release, from its own package mirror."""
     release = platform.freedesktop_os_release()["VERSION_CODENAME"]
     targets = _run(
         "apt-get",
@@ -107,7 +97,7 @@ def root_filesystem() -> Path:
     sources = [line.split() for line in targets.splitlines()]
     sites = [site for site, suite, _ in sources if suite == release]
     if not sites:
-        raise RuntimeError(f"apt on this machine knows no mirror of {release}")
+        raise RuntimeError(f"apt on this machine has no mirror of {release}")
     # python3-venv is in main on Debian and in universe on Ubuntu
     components = sorted(
         {component for site, suite, component in sources if (site, suite) == (sites[0], release)}
@@ -126,13 +116,14 @@ def root_filesystem() -> Path:
 
 
 def project_wheel(folder: Path) -> Path:
-    """The wheel of this checkout, built into `folder`."""
-    _run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY)
+    """Builds the wheel of this checkout into `folder`."""
+    pip = (sys.executable, "-m", "pip")
+    _run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY)
     return next(folder.glob("vllm_canary-*.whl"))
 
 
 def dependency_wheels(wheel: Path, root: Path) -> Path:
-    """A folder with all that `wheel` needs, for the Python of the root filesystem."""
+    """A folder with the dependencies of `wheel` for the Python of the root filesystem."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
@@ -156,10 +147,8 @@ class Container:
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self.log = process, log
         self.leader = self._wait_for_leader()
-        states = (
-            "running",
-            "degraded",
-        )  # degraded: a unit that cannot work in a container, none of ours
+        # degraded: a unit of the system cannot run in a container; not ours
+        states = ("running", "degraded")
         self.wait_until(
             lambda: (
                 self.run("systemctl", "is-system-running", check=False).stdout.strip() in states
@@ -169,9 +158,7 @@ class Container:
         )
 
     def _wait_for_leader(self) -> int:
-        """The process that is number 1 inside: a child of systemd-nspawn, after some short-lived
-        ones.
-        """
+        """The process with PID 1 inside: a child of systemd-nspawn, after some short-lived ones."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and self.process.poll() is None:
             children = (
@@ -201,7 +188,7 @@ class Container:
         timeout: float = 120,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program inside, as root or as another user."""
+        """Runs a program inside, as root or as another user."""
         inside = [*(["runuser", "-u", user, "--"] if user else []), *command]
         result = subprocess.run(
             ["nsenter", "--target", str(self.leader), "--all", "--", *inside],
@@ -214,25 +201,25 @@ class Container:
         )
         if check and result.returncode:
             raise AssertionError(
-                f"{' '.join(command)} ended with "
+                f"{' '.join(command)} exited with "
                 f"{result.returncode}:\n{result.stdout}{result.stderr}"
             )
         return result
 
     def shell(self, script: str, **options: object) -> str:
-        """Run a piece of shell that stops at the first error; its output."""
+        """Runs a shell script that stops at the first error; returns its output."""
         return self.run("sh", "-eu", input=script, **options).stdout  # type: ignore[arg-type]
 
     def write(self, path: str, text: str) -> None:
-        """Write a file inside, with its folders."""
+        """Writes a file inside, and creates its folders."""
         self.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && cat > "$1"', "sh", path, input=text)
 
     def read(self, path: str) -> str:
-        """A file inside; empty when it is not there yet."""
+        """The text of a file inside; empty when it does not exist."""
         return self.run("cat", path, check=False).stdout
 
     def property(self, unit: str, name: str) -> str:
-        """A property of a unit, as `systemctl show` says it."""
+        """A property of a unit, from `systemctl show`."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).stdout.strip()
 
     def journal(self, unit: str) -> str:
@@ -242,25 +229,23 @@ class Container:
         ).stdout
 
     def wait_until(self, true: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait for a condition; fails with its name."""
+        """Waits for a condition; AssertionError with its name after `seconds`."""
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise AssertionError(f"after {seconds:.0f} s still not so: {what}")
+                raise AssertionError(f"{what}: not within {seconds:.0f} s")
             time.sleep(0.5)
 
     def power_off(self) -> None:
-        """End it: politely, and if that does not help by killing the process that we started, which
-        takes all inside along.
-        """
+        """Shuts the container down."""
         if self.process.poll() is None:
             self.run("systemctl", "poweroff", check=False, timeout=20)
 
 
 @contextmanager
 def booted(root: Path, log: Path, read_only: Mapping[Path, str]) -> Iterator[Container]:
-    """Boot `root` with folders of this machine bound into it read-only; only loopback exists
-    inside.
+    """Boots `root` with folders of this machine mounted read-only; the network inside is loopback
+    only. Afterwards the container is shut down, or killed.
     """
     binds = [f"--bind-ro={here}:{there}" for here, there in read_only.items()]
     command: Sequence[str] = (

@@ -1,5 +1,5 @@
-"""The service in a booted container, installed as docs/run-as-a-service.md says, with all that it
-talks to beside it.
+"""The service in a booted container, installed as docs/run-as-a-service.md says, with a server and
+a webhook receiver.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ expect:
 """
 
 
-#: GETs the address, or POSTs where there is something to say; a minimal Debian has no curl.
-ASK = """\
+#: Sends GET, or POST if there is a body; a minimal Debian has no curl.
+REQUEST = """\
 import sys, urllib.request
 address, body = sys.argv[1:]
 data = None if body == "{}" else body.encode()
@@ -49,9 +49,7 @@ print(urllib.request.urlopen(address, data, 5).read().decode())
 
 
 def documented_commands(heading: str) -> str:
-    """The shell block under a heading of the how-to: what is tested is what people are told to
-    type.
-    """
+    """The shell block under a heading of the how-to: the tests run the documented commands."""
     text = (REPOSITORY / "docs" / "run-as-a-service.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section, f"no heading {heading!r} in the how-to"
@@ -61,15 +59,13 @@ def documented_commands(heading: str) -> str:
 
 
 class Service:
-    """The unit in its container, with a stand-in for the vLLM server and a receiver of webhooks
-    beside it.
-    """
+    """The unit in its container, with a stand-in for the vLLM server and a webhook receiver."""
 
     def __init__(self, container: Container) -> None:
         self.container = container
 
     def set_up(self) -> None:
-        """Install as documented, from wheels, and start the server and the receiver."""
+        """Installs as documented, from wheels, and starts the server and the receiver."""
         self.container.shell(
             documented_commands("Install"),
             env={
@@ -79,9 +75,8 @@ class Service:
             },
             timeout=240,
         )
-        self.container.shell(
-            "rm -f /etc/vllm-canary/probes/*"
-        )  # one quick probe instead of the shipped ones
+        # one fast probe instead of the shipped ones
+        self.container.shell("rm -f /etc/vllm-canary/probes/*")
         self.container.write("/etc/vllm-canary/probes/sky.yaml", PROBE)
         self.container.write("/etc/vllm-canary/config.yaml", CONFIG)
         self.container.write("/etc/vllm-canary/environment", f"CANARY_WEBHOOK_URL={WEBHOOK}/hook\n")
@@ -89,44 +84,49 @@ class Service:
         self.start_server()
 
     def start_server(self) -> None:
-        """Start the stand-in for vLLM and wait until it answers."""
+        """Starts the stand-in for vLLM and waits until it answers."""
         self._background(
             "standin", "/mnt/tests/standin.py", "--port", "8000", "--max-model-len", "4096"
         )
         self.container.wait_until(self.server_state, 20, "the stand-in answers")
 
     def stop_server(self) -> None:
-        """Take the stand-in for vLLM away."""
+        """Stops the stand-in for vLLM."""
         self.container.run("systemctl", "stop", "standin")
 
     def _background(self, name: str, *command: str) -> None:
         self.container.run("systemd-run", f"--unit={name}", "--quiet", "/usr/bin/python3", *command)
 
     def start(self) -> None:
-        """Start the unit and wait for it to say that it is ready; nothing happens when it runs."""
+        """Starts the unit, unless it runs, and waits until it is ready."""
         self.container.run("systemctl", "start", UNIT, timeout=100)
 
     def server_state(self, **changes: Any) -> dict[str, Any]:
-        """Change the stand-in's state while it runs; the state, empty while it does not answer."""
+        """Changes the stand-in's state; returns the state, empty while it does not answer."""
         answer = self.container.run(
-            "python3", "-c", ASK, f"{SERVER}/-/control", json.dumps(changes), check=bool(changes)
+            "python3",
+            "-c",
+            REQUEST,
+            f"{SERVER}/-/control",
+            json.dumps(changes),
+            check=bool(changes),
         )
         return json.loads(answer.stdout) if answer.returncode == 0 else {}
 
     def command(self, *arguments: str, user: str = "root") -> dict[str, Any]:
-        """What `vllm-canary … --json` prints; it must succeed."""
+        """The output of `vllm-canary … --json`, which must succeed."""
         printed: dict[str, Any] = json.loads(
             self.container.run("vllm-canary", *arguments, "--json", user=user).stdout
         )
         return printed
 
     def samples(self, user: str = "root") -> list[dict[str, Any]]:
-        """The history, as the command shows it to a user of the machine."""
+        """The samples that `history` shows to a user of the machine."""
         samples: list[dict[str, Any]] = self.command("history", user=user)["samples"]
         return samples
 
     def wait_for_samples(self, more: int, seconds: float = 90) -> list[dict[str, Any]]:
-        """Wait until the service has measured again so often; these newest samples."""
+        """Waits for `more` new samples and returns them."""
         there = ["test", "-s", DATABASE]
         self.container.wait_until(
             lambda: self.container.run(*there, check=False).returncode == 0,
@@ -144,7 +144,7 @@ class Service:
         return new()
 
     def deliveries(self, event: str, kind: str) -> list[dict[str, Any]]:
-        """The incidents of one kind that the webhook was told of: `opened`, `updated` or
+        """The incidents of one kind in the deliveries of an event: `opened`, `updated` or
         `resolved`.
         """
         sent = [json.loads(line) for line in self.container.read(DELIVERIES).splitlines()]
@@ -155,11 +155,11 @@ class Service:
         ]
 
     def evidence(self) -> str:
-        """What a person would look at when a test fails."""
+        """Status, log and deliveries for the report of a failed test."""
         status = self.container.run(
             "systemctl", "status", "--no-pager", "--lines=0", UNIT, check=False
         ).stdout
         return (
-            f"{status}\n{self.container.journal(UNIT)}\nwebhook was "
-            f"sent:\n{self.container.read(DELIVERIES)}"
+            f"{status}\n{self.container.journal(UNIT)}\ndeliveries:\n"
+            f"{self.container.read(DELIVERIES)}"
         )

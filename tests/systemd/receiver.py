@@ -1,7 +1,7 @@
-"""A webhook's other end: appends each body it is sent to a file, one a line. Standard library only,
-for use in a container.
+"""A webhook receiver that appends each body to a file, one per line. Standard library only, for use
+in a container.
 
-python3 receiver.py PORT FILE
+    python3 receiver.py PORT FILE
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ PORT, FILE = int(sys.argv[1]), Path(sys.argv[2])
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Says 204 to every POST."""
+    """Answers 204 to every POST."""
 
     def do_POST(self) -> None:
-        """Keep the body."""
+        """Stores the body."""
         body = self.rfile.read(int(self.headers["content-length"]))
         with FILE.open("ab") as file:
             file.write(body.replace(b"\n", b" ") + b"\n")

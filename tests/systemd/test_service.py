@@ -11,10 +11,8 @@ from systemd.installed import CONFIG, DATABASE, SERVER, UNIT, Service, documente
 CONFIG_FILE = "/etc/vllm-canary/config.yaml"
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/test.conf"
 
-pytestmark = [
-    pytest.mark.systemd,
-    pytest.mark.timeout(900),
-]  # the first run ever also builds the root filesystem
+# the first run also builds the root filesystem
+pytestmark = [pytest.mark.systemd, pytest.mark.timeout(900)]
 
 
 def test_systemd_finds_no_fault_with_the_unit(service: Service) -> None:
@@ -24,7 +22,7 @@ def test_systemd_finds_no_fault_with_the_unit(service: Service) -> None:
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
 
 
-def test_the_unit_becomes_active_when_the_daemon_says_it_is_ready_and_runs_as_its_own_user(
+def test_the_unit_becomes_active_when_the_daemon_is_ready_and_runs_as_its_own_user(
     service: Service,
 ) -> None:
     service.container.shell(documented_commands("Configure"))
@@ -45,24 +43,24 @@ def test_samples_reach_the_history_and_any_user_may_read_it(service: Service) ->
     assert {s["id"] for s in samples} <= {s["id"] for s in service.samples(user="nobody")}
 
 
-def test_a_shorter_context_sends_one_message_that_names_it(service: Service) -> None:
+def test_a_shorter_context_sends_one_alert_that_names_it(service: Service) -> None:
     service.start()
-    service.wait_for_samples(2)  # the fingerprint before is known
+    service.wait_for_samples(2)  # the first fingerprint is known
     service.server_state(
         max_model_len=2048, process_start=time.time(), system_fingerprint="vllm-0.32.0-0badcafe"
     )
 
     service.container.wait_until(
-        lambda: service.deliveries("opened", "config_change"), 150, "a message about the change"
+        lambda: service.deliveries("opened", "config_change"), 150, "an alert about the change"
     )
-    service.wait_for_samples(3)  # time in which a second message would come
+    service.wait_for_samples(3)  # time in which a second alert would arrive
     (incident,) = service.deliveries("opened", "config_change")
     changes = {change["field"]: change for change in incident["changes"]}
     assert (changes["max_model_len"]["before"], changes["max_model_len"]["after"]) == (4096, 2048)
     assert incident["target"] == "local"
 
 
-def test_it_starts_without_the_server_and_carries_on_when_the_server_comes(
+def test_it_starts_without_the_server_and_continues_when_the_server_starts(
     service: Service,
 ) -> None:
     service.container.run("systemctl", "stop", UNIT, timeout=60)
@@ -70,13 +68,13 @@ def test_it_starts_without_the_server_and_carries_on_when_the_server_comes(
     service.start()
     assert service.container.property(UNIT, "ActiveState") == "active"
     service.container.wait_until(
-        lambda: service.deliveries("opened", "server_down"), 60, "a message that the server is down"
+        lambda: service.deliveries("opened", "server_down"), 60, "an alert that the server is down"
     )
     service.start_server()
     service.container.wait_until(
         lambda: service.deliveries("resolved", "server_down"),
         60,
-        "a message that the server is back",
+        "an alert that the server is up again",
     )
     assert len(service.deliveries("opened", "server_down")) == 1
 
@@ -87,9 +85,8 @@ def test_stop_ends_it_cleanly_and_the_history_stays_readable(service: Service) -
     began = time.monotonic()
     service.container.run("systemctl", "stop", UNIT, timeout=60)
     assert time.monotonic() - began < 20
-    assert (
-        service.container.property(UNIT, "ActiveState") == "inactive"
-    )  # "failed" after a kill or an exit code
+    # "failed" after a kill or an exit code
+    assert service.container.property(UNIT, "ActiveState") == "inactive"
     assert service.container.property(UNIT, "ExecMainStatus") == "0"
     assert service.samples(user="nobody")
 
@@ -117,14 +114,13 @@ def test_the_history_of_a_killed_daemon_is_readable_by_any_user_and_goes_on(
     assert service.wait_for_samples(1)
 
 
-def test_a_daemon_that_stands_still_is_restarted_by_the_watchdog(service: Service) -> None:
+def test_a_stopped_daemon_is_restarted_by_the_watchdog(service: Service) -> None:
     service.container.write(DROP_IN, "[Service]\nWatchdogSec=4\nRestartSec=1\n")
     try:
         service.container.shell(f"systemctl daemon-reload; systemctl restart {UNIT}")
         before = service.container.property(UNIT, "MainPID")
-        service.wait_for_samples(
-            3
-        )  # longer than WatchdogSec: the daemon reports in time while it works
+        # longer than WatchdogSec: a working daemon reports in time
+        service.wait_for_samples(3)
         assert service.container.property(UNIT, "MainPID") == before
         service.container.run("systemctl", "kill", "--signal=STOP", UNIT)
         service.container.wait_until(
@@ -137,7 +133,7 @@ def test_a_daemon_that_stands_still_is_restarted_by_the_watchdog(service: Servic
         service.container.shell(f"rm {DROP_IN}; systemctl daemon-reload; systemctl restart {UNIT}")
 
 
-def test_a_key_that_systemd_hands_over_opens_the_server(service: Service) -> None:
+def test_a_key_from_a_systemd_credential_is_accepted_by_the_server(service: Service) -> None:
     key_file = "/run/credentials/vllm-canary.service/vllm-key"
     service.container.write("/etc/vllm-canary/vllm-key", "the-key\n")
     service.container.run("chmod", "600", "/etc/vllm-canary/vllm-key")
@@ -158,14 +154,14 @@ def test_a_key_that_systemd_hands_over_opens_the_server(service: Service) -> Non
         service.container.shell(f"rm {DROP_IN}; systemctl daemon-reload; systemctl restart {UNIT}")
 
 
-def test_a_mistake_in_the_configuration_leaves_it_stopped_and_the_log_names_the_line(
+def test_an_error_in_the_configuration_leaves_it_stopped_and_the_log_names_the_line(
     service: Service,
 ) -> None:
     service.container.run("systemctl", "stop", UNIT, timeout=60)
     try:
         service.container.write(CONFIG_FILE, CONFIG + "listen: 127.0.0.1:notaport\n")
         service.container.run("systemctl", "start", UNIT, check=False)
-        time.sleep(7)  # longer than RestartSec: were it to be restarted, it would be by now
+        time.sleep(7)  # longer than RestartSec, so that a restart would be visible
         assert service.container.property(UNIT, "ActiveState") == "failed"
         assert service.container.property(UNIT, "ExecMainStatus") == "2"
         assert service.container.property(UNIT, "NRestarts") == "0"

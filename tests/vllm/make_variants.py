@@ -1,15 +1,14 @@
-"""Make quietly broken copies of the tiny model: each a real regression that a server goes on
-serving without an error.
+"""Makes copies of the tiny model with a silent fault: each is a real regression that a server
+serves without an error.
 
-    python make_variants.py MODEL_DIR OUT_DIR [NAME ...]      (with the Python of the vLLM
-    environment; all of them by default)
+    python make_variants.py MODEL_DIR OUT_DIR [NAME ...]
 
-no-bos      The chat template lost its beginning-of-text token: fluent wrong answers (Tokyo for
-Paris), broken JSON, and every
-            prompt is one token shorter.
-int4        The weights were rounded to 4 bits: the twelve sure answers keep their text and only
-their log-probabilities move;
-            one near tie flips.
+Needs the Python of the vLLM environment. Without names it makes all variants:
+
+no-bos      The chat template lacks its beginning-of-text token: fluent wrong answers (Tokyo for
+            Paris), broken JSON, and every prompt is one token shorter.
+int4        The weights are rounded to 4 bits: the twelve sure answers keep their text and only
+            their log-probabilities change; one near tie flips.
 """
 
 import shutil
@@ -24,17 +23,16 @@ LARGEST_INT4 = 7
 
 
 def no_bos(source: Path, out: Path) -> None:
-    """The template without its beginning-of-text token."""
+    """Removes the beginning-of-text token from the template."""
     shutil.copytree(source, out, dirs_exist_ok=True)
     template = out / "chat_template.jinja"
     template.write_text(template.read_text().replace("{{ '<s>' }}", ""))
 
 
 def int4(source: Path, out: Path) -> None:
-    """Every weight matrix rounded to 4 bits, one scale a row."""
+    """Rounds every weight matrix to 4 bits, with one scale per row."""
     shutil.copytree(source, out, dirs_exist_ok=True)
-    # The file itself, not the model class: importing transformers would take longer than everything
-    # else here.
+    # the file instead of the model class, since importing transformers takes long
     tensors = load_file(source / "model.safetensors")
     for name, tensor in tensors.items():
         if tensor.ndim == 2:

@@ -1,8 +1,8 @@
-"""From a change on the server to one alert that names it: a plain restart, another context length,
-other weights. Three server starts.
+"""Each change of the server gives one alert that names it: a plain restart (none), another context
+length, other weights. Three server starts.
 
-Runs after test_main_job.py, which leaves a history and a dead server; by itself it makes both anew,
-with a fourth start.
+Runs after test_main_job.py, which leaves a history and a dead server; alone it creates both with a
+fourth start.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.vllm
 PROBES: Mapping[str, Json] = {
     "chat-short": chat_probe("Is the sky blue? Answer yes or no.", "Yes", "chat", "2s")
 }
-SETTLED_S = 10.0  # a second alert for the same thing would have come by then
+SETTLED_S = 10.0  # a second alert for the same change would arrive within this time
 
 
 @pytest.fixture(scope="module")
 def watched(bed: Bed) -> Bed:
-    """A server that was watched and has died, known to be down: what test_main_job.py leaves, or
-    the same made here.
+    """A monitored server that has died and has an open incident, from test_main_job.py or created
+    here.
     """
     if not bed.canary.samples(outcome="ok"):
         bed.start_server()
@@ -35,16 +35,14 @@ def watched(bed: Bed) -> Bed:
         "the incident",
         lambda: bed.canary.open_incidents("server_down"),
         60.0,
-        bed.canary.state_of_things,
+        bed.canary.state_report,
     )
-    wait_for(
-        "its alert", lambda: bed.receiver.opened("server_down"), 10.0, bed.canary.state_of_things
-    )
+    wait_for("its alert", lambda: bed.receiver.opened("server_down"), 10.0, bed.canary.state_report)
     return bed
 
 
 def changes(delivery: Delivery) -> dict[str, tuple[object, object]]:
-    """What an alert says has changed: before and after, by field."""
+    """The changes in an alert: before and after, by field."""
     return {
         change["field"]: (change["before"], change["after"])
         for change in delivery.incident["changes"]
@@ -52,7 +50,7 @@ def changes(delivery: Delivery) -> dict[str, tuple[object, object]]:
 
 
 def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
-    """Wait until the server just started has been seen and has answered a few times."""
+    """Waits until the new server has answered a few times."""
     rows = bed.canary.wait_for_samples(
         "answers of the new server", 4, 90.0, after=after, outcome="ok"
     )
@@ -61,8 +59,26 @@ def answers_of_the_new_server(bed: Bed, after: int) -> list[Json]:
     return rows
 
 
+def wait_for_an_alert(watched: Bed, began: float) -> None:
+    """Waits for the alert about a changed configuration."""
+    wait_for(
+        "the alert",
+        lambda: watched.receiver.opened("config_change", since=began),
+        90.0,
+        watched.canary.state_report,
+    )
+
+
+def the_only_alert(watched: Bed, began: float) -> Delivery:
+    """The alert about a changed configuration, after the time for a second one."""
+    time.sleep(SETTLED_S)
+    sent = watched.receiver.opened("config_change", since=began)
+    assert len(sent) == 1, f"{len(sent)} deliveries: {[d.body for d in sent]}"
+    return sent[0]
+
+
 @pytest.mark.timeout(90, func_only=True)
-def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(
+def test_a_daemon_restarted_while_the_server_is_down_does_not_resolve_the_incident(
     watched: Bed,
 ) -> None:
     canary, receiver = watched.canary, watched.receiver
@@ -72,7 +88,7 @@ def test_a_daemon_restarted_beside_a_dead_server_does_not_say_that_all_is_well(
 
     assert [d.event for d in receiver.deliveries if d.at >= began and d.kind == "server_down"] == []
     assert [row["id"] for row in canary.open_incidents("server_down")] == [before["id"]], (
-        "it is still the same incident"
+        "the incident stays the same"
     )
 
 
@@ -85,24 +101,21 @@ def test_a_plain_restart_is_no_configuration_change(watched: Bed) -> None:
     rows = answers_of_the_new_server(watched, last)
     time.sleep(SETTLED_S)
 
-    assert {row["process_start"] for row in rows} != {old}, "the restart itself is seen"
+    assert {row["process_start"] for row in rows} != {old}, "the restart is recorded"
     assert not watched.receiver.opened("config_change", since=began)
     assert not canary.incidents("config_change", after=last_incident)
     wait_for(
         "the end of server_down",
         lambda: not canary.open_incidents("server_down"),
         60.0,
-        canary.state_of_things,
+        canary.state_report,
     )
 
 
-@pytest.mark.timeout(420, func_only=True)
-def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_the_delivery(
-    watched: Bed,
-) -> None:
-    canary, receiver, began = watched.canary, watched.receiver, time.monotonic()
-    last, last_incident = canary.last_id(), canary.last_incident()
-    receiver.down()
+def change_the_context_length_and_kill_the_daemon(watched: Bed) -> None:
+    """Kills the daemon after it has opened the incident, while the receiver is down."""
+    canary, last_incident = watched.canary, watched.canary.last_incident()
+    watched.receiver.down()
     try:
         watched.start_server(max_model_len=768)
         started = time.monotonic()
@@ -110,62 +123,58 @@ def test_another_context_length_is_told_once_though_the_daemon_is_killed_before_
             "the incident",
             lambda: canary.incidents("config_change", after=last_incident),
             90.0,
-            canary.state_of_things,
+            canary.state_report,
         )
         watched.figures["context length changed"] = (
             f"an incident {time.monotonic() - started:.1f} s after /health"
         )
         canary.kill()
-        say("the daemon is killed before it could deliver")
+        say("the daemon is killed before the delivery")
     finally:
-        receiver.up()
+        watched.receiver.up()
+
+
+@pytest.mark.timeout(420, func_only=True)
+def test_another_context_length_is_reported_once_although_the_daemon_is_killed_before_the_delivery(
+    watched: Bed,
+) -> None:
+    canary, receiver, began = watched.canary, watched.receiver, time.monotonic()
+    last = canary.last_id()
+    change_the_context_length_and_kill_the_daemon(watched)
     assert not receiver.opened("config_change", since=began)
     restarted = time.monotonic()
     canary.start()
 
-    wait_for(
-        "the delivery",
-        lambda: receiver.opened("config_change", since=began),
-        90.0,
-        canary.state_of_things,
-    )
+    wait_for_an_alert(watched, began)
     watched.figures["delivery after kill -9"] = (
         f"{time.monotonic() - restarted:.1f} s after the daemon's restart"
     )
     answers_of_the_new_server(watched, last)
-    time.sleep(SETTLED_S)
-    told = receiver.opened("config_change", since=began)
-    assert len(told) == 1, f"told {len(told)} times: {[d.body for d in told]}"
-    assert changes(told[0]) == {"max_model_len": (1024, 768)}
+    alert = the_only_alert(watched, began)
+    assert changes(alert) == {"max_model_len": (1024, 768)}
     listed = [
         row
         for row in canary.json("incidents", codes=(0, 1))["incidents"]
-        if row["id"] == told[0].incident["id"]
+        if row["id"] == alert.incident["id"]
     ]
     assert [(row["kind"], row["subject"]) for row in listed] == [("config_change", "max_model_len")]
 
 
 @pytest.mark.timeout(420, func_only=True)
-def test_weights_replaced_at_the_same_path_are_told_by_the_model_hash(watched: Bed) -> None:
-    canary, receiver = watched.canary, watched.receiver
-    began, last = time.monotonic(), canary.last_id()
+def test_weights_replaced_at_the_same_path_are_reported_by_the_model_hash(watched: Bed) -> None:
+    began, last = time.monotonic(), watched.canary.last_id()
     watched.stop_server()
     watched.replace_weights("int4")
     watched.start_server(max_model_len=768)
     started = time.monotonic()
 
-    wait_for(
-        "the alert",
-        lambda: receiver.opened("config_change", since=began),
-        90.0,
-        canary.state_of_things,
+    wait_for_an_alert(watched, began)
+    watched.figures["weights replaced"] = (
+        f"reported {time.monotonic() - started:.1f} s after /health"
     )
-    watched.figures["weights replaced"] = f"told {time.monotonic() - started:.1f} s after /health"
     answers_of_the_new_server(watched, last)
-    time.sleep(SETTLED_S)
-    told = receiver.opened("config_change", since=began)
-    assert len(told) == 1, f"told {len(told)} times: {[d.body for d in told]}"
-    changed = changes(told[0])
+    alert = the_only_alert(watched, began)
+    changed = changes(alert)
     assert set(changed) == {"model_hash"}
     before, after = changed["model_hash"]
     assert before

@@ -1,34 +1,41 @@
-"""The quality gate on a real model: silent on the original, loud on a template that lost a token,
-and on weights of four bits whose every sure answer still reads the same. Three server starts, one
-after the other.
+"""The quality gate on a real model: no alarm on the original, alarms on a template without its
+first token and on 4-bit weights whose sure answers keep their text. Three server starts.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
-from vllm_bed import MAKE_VARIANTS, Canary, Json, VllmServer, batch_load, chat_probe, free_port, say
+from vllm_bed import (
+    MODEL,
+    Canary,
+    Json,
+    VllmServer,
+    batch_load,
+    chat_probe,
+    free_port,
+    make_variant,
+    say,
+)
 
 pytestmark = pytest.mark.vllm
 
-HERE = Path(__file__).parent
 CLASSES = {"chat": {"max_wait": "30s"}}
 ROUNDS = 3
 
 
 class GateBed:
-    """The original under one address with its pins, and a candidate under another."""
+    """The original at one address with its pins, and a candidate at another."""
 
     def __init__(self, venv: Path, work: Path) -> None:
         self.venv, self.work = venv, work
         self.original = work / "original"
-        shutil.copytree(HERE / "model", self.original)
+        shutil.copytree(MODEL, self.original)
         self.port, self.candidate_port = free_port(), free_port()
         home = work / "canary"
         home.mkdir()
@@ -38,7 +45,7 @@ class GateBed:
         self.server: VllmServer | None = None
 
     def serve(self, model: Path, port: int) -> VllmServer:
-        """One server at a time: two would share two cores and disturb each other."""
+        """Serves a model instead of the previous one: two servers would compete for two cores."""
         self.stop()
         options = ("--max-model-len", "1024", "--max-num-seqs", "4", "--enable-per-request-metrics")
         self.server = VllmServer.start(
@@ -46,25 +53,20 @@ class GateBed:
         )
         return self.server
 
-    def variant(self, name: str) -> Path:
-        """A quietly broken copy of the model (make_variants.py)."""
-        python = self.venv / "bin" / "python"
-        out = self.work / "variants"
-        command = [str(python), str(MAKE_VARIANTS), str(self.original), str(out), name]
-        subprocess.run(command, check=True, timeout=120.0)
-        return out / name
+    def serve_candidate(self, variant: str) -> None:
+        """Serves a copy of the model with a silent fault (make_variants.py)."""
+        self.serve(make_variant(self.venv, self.original, self.work, variant), self.candidate_port)
 
     def gate(self, port: int, rounds: int, codes: Sequence[int]) -> Json:
-        """What `gate` says of the server at a port."""
+        """The result of `gate` on the server at a port."""
         url = f"http://127.0.0.1:{port}"
-        found: Json = self.canary.json(
-            "gate", "--url", url, "--against", "tiny", "--rounds", str(rounds), codes=codes
-        )["gate"]
+        options = ("--url", url, "--against", "tiny", "--rounds", str(rounds))
+        found: Json = self.canary.json("gate", *options, codes=codes)["gate"]
         return found
 
     def keep_one_answer_a_pin(self) -> None:
-        """Pins that accept the most frequent answer alone: what else was seen at pinning must now
-        be told by its log-probabilities.
+        """Reduces the pins to the most frequent answer: the others must now be recognised as near
+        ties by their log-probabilities.
         """
         data = yaml.safe_load(self.canary.run("pins", "export"))
         for pin in data["pins"]:
@@ -74,7 +76,7 @@ class GateBed:
         self.canary.run("pins", "import", str(file))
 
     def stop(self) -> None:
-        """End the server, if there is one."""
+        """Stops the server, if there is one."""
         if self.server is not None:
             self.server.stop()
             self.server = None
@@ -82,9 +84,9 @@ class GateBed:
 
 @pytest.fixture(scope="module")
 def bed(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GateBed]:
-    """The original is served and pinned: answers seen with and without company in the batch."""
+    """Serves and pins the original, with and without other requests in the batch."""
     bed = GateBed(venv, tmp_path_factory.mktemp("gate"))
-    canaries = json.loads((HERE / "model" / "canaries.json").read_text(encoding="utf-8"))
+    canaries = json.loads((MODEL / "canaries.json").read_text(encoding="utf-8"))
     probes: dict[str, Json] = {}
     for number, entry in enumerate(canaries):
         name = f"{'sure' if len(entry['expected']) == 1 else 'tie'}-{number:02}"
@@ -107,10 +109,10 @@ def bed(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GateBe
 
 
 @pytest.mark.timeout(300, func_only=True)
-def test_the_original_fails_in_none_of_fifty_canaries_half_of_them_in_company(bed: GateBed) -> None:
+def test_the_original_fails_in_none_of_fifty_canaries_half_of_them_under_load(bed: GateBed) -> None:
     verdicts: list[str] = []
-    for company in (False, False, True, True):
-        if company:
+    for loaded in (False, False, True, True):
+        if loaded:
             with batch_load(f"http://127.0.0.1:{bed.port}", count=2, max_tokens=900) as load:
                 rows = bed.canary.json("probe")["samples"]
                 load.cancel()
@@ -127,8 +129,7 @@ def test_the_original_fails_in_none_of_fifty_canaries_half_of_them_in_company(be
 
 @pytest.mark.timeout(240, func_only=True)
 def test_three_rounds_on_the_original_find_nothing(bed: GateBed) -> None:
-    # Speed is not judged here: the machine of a test may be busy with something else, and then the
-    # same server is slower.
+    # Speed is not judged here: other work on the machine makes the same server slower.
     found = bed.gate(bed.port, ROUNDS, codes=[0, 1])
     assert [p["failed"] for p in found["probes"]] == [0] * 14
     assert found["shift"]["shifted"] is False
@@ -138,14 +139,13 @@ def test_three_rounds_on_the_original_find_nothing(bed: GateBed) -> None:
 def test_weights_of_four_bits_are_found_within_three_rounds_although_the_sure_answers_read_the_same(
     bed: GateBed,
 ) -> None:
-    bed.serve(bed.variant("int4"), bed.candidate_port)
+    bed.serve_candidate("int4")
     bed.keep_one_answer_a_pin()
     found = bed.gate(bed.candidate_port, ROUNDS, codes=[1])
     sure = [p for p in found["probes"] if p["probe"].startswith("sure")]
     assert [(p["passed"], p["failed"]) for p in sure] == [(ROUNDS, 0)] * 12
     assert found["shift"]["shifted"] is True
-    # One of the two near ties comes out the other way with these weights: either answer is as good,
-    # and the gap says so.
+    # One of the two near ties flips with these weights: both answers are equally likely.
     flipped = [p for p in found["probes"] if p["near_ties"]]
     ties = [p for p in found["probes"] if p["probe"].startswith("tie")]
     shown = [tuple(p[key] for key in ("probe", "near_ties", "failed", "reason")) for p in ties]
@@ -162,7 +162,7 @@ def test_weights_of_four_bits_are_found_within_three_rounds_although_the_sure_an
 def test_a_lost_beginning_of_text_token_fails_within_one_round_and_names_template_or_tokenizer(
     bed: GateBed,
 ) -> None:
-    bed.serve(bed.variant("no-bos"), bed.candidate_port)
+    bed.serve_candidate("no-bos")
     found = bed.gate(bed.candidate_port, 1, codes=[1])
     reasons = [p["reason"] for p in found["probes"] if p["failed"]]
     assert len(reasons) == 14

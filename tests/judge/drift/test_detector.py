@@ -6,7 +6,7 @@ import time
 
 import pytest
 from pydantic import TypeAdapter
-from serverstories import QUICK, START_US, ServerStory, State, feed
+from simulated_server import QUICK, START_US, ServerHistory, State, feed
 
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.settings import HOUR_US, DriftSettings
@@ -15,7 +15,7 @@ from monitor.model import Cause, GpuPoint, Kind, Severity
 STATE = TypeAdapter(Detector)
 
 
-def learnt(story: ServerStory, hours: float = 4.0) -> Detector:
+def learnt(story: ServerHistory, hours: float = 4.0) -> Detector:
     detector = Detector()
     assert feed(detector, story.play(hours)) == []
     return detector
@@ -35,12 +35,12 @@ def hot(state: State, hour: float) -> None:
 
 
 def test_a_healthy_server_is_not_spoken_of() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     learnt(story, 12.0)
 
 
 def test_a_gpu_that_gets_too_hot_is_warned_of_before_it_is_felt() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     found = feed(detector, story.play(0.6, hot))
     assert [(f.kind, f.subject, f.cause, f.severity) for f in found] == [
@@ -49,7 +49,7 @@ def test_a_gpu_that_gets_too_hot_is_warned_of_before_it_is_felt() -> None:
 
 
 def test_the_slow_decoding_that_follows_is_the_same_incident() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     early = feed(detector, story.play(0.6, hot))
     found = feed(detector, story.play(1.0))
@@ -60,7 +60,7 @@ def test_the_slow_decoding_that_follows_is_the_same_incident() -> None:
 
 
 def test_slow_decoding_without_any_sign_is_unexplained() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.slow = 1.1
     (found,) = feed(detector, story.play(1.0))
@@ -69,7 +69,7 @@ def test_slow_decoding_without_any_sign_is_unexplained() -> None:
 
 
 def test_a_start_that_lands_slow_is_a_slow_start() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.slow, story.state.process_us = 1.2, START_US + 4 * HOUR_US
     (found,) = feed(detector, story.play(1.0))
@@ -78,7 +78,7 @@ def test_a_start_that_lands_slow_is_a_slow_start() -> None:
 
 def test_a_start_that_lands_slow_is_told_as_one_and_never_as_slow_first_tokens_before() -> None:
     for slow in (1.2, 1.5):
-        story = ServerStory()
+        story = ServerHistory()
         detector = learnt(story)
         story.state.slow, story.state.process_us = slow, START_US + 4 * HOUR_US
         told = {(f.kind, f.cause) for _ in range(12) for f in feed(detector, story.play(5 / 60))}
@@ -86,14 +86,14 @@ def test_a_start_that_lands_slow_is_told_as_one_and_never_as_slow_first_tokens_b
 
 
 def test_a_restart_as_good_as_the_last_is_not_spoken_of() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.process_us = START_US + 4 * HOUR_US
     assert feed(detector, story.play(2.0)) == []
 
 
 def test_a_queue_is_found_within_minutes() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.stuck, story.state.waiting = True, 20.0
     (found,) = feed(detector, story.play(0.12))
@@ -105,7 +105,7 @@ def test_a_queue_is_found_within_minutes() -> None:
 
 
 def test_a_change_of_the_configuration_that_costs_speed_says_how_much() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.digest, story.state.slow = "b", 1.08
     (found,) = feed(detector, story.play(1.0))
@@ -118,7 +118,7 @@ def test_a_change_of_the_configuration_that_costs_speed_says_how_much() -> None:
 
 
 def test_a_change_that_costs_nothing_is_over_once_that_is_known() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.digest = "b"
     assert feed(detector, story.play(0.1))[0].severity is Severity.INFO
@@ -126,7 +126,7 @@ def test_a_change_that_costs_nothing_is_over_once_that_is_known() -> None:
 
 
 def test_after_a_pin_what_is_slow_is_normal() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     story.state.slow = 1.1
     assert feed(detector, story.play(1.0))
@@ -135,7 +135,7 @@ def test_after_a_pin_what_is_slow_is_normal() -> None:
 
 
 def test_a_pin_does_not_end_what_a_gpu_still_shows() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     early = feed(detector, story.play(0.6, hot))
     now_us = START_US + int(4.6 * HOUR_US)
@@ -146,7 +146,7 @@ def test_a_pin_does_not_end_what_a_gpu_still_shows() -> None:
 
 
 def test_asking_changes_nothing() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     feed(detector, story.play(0.6, hot))
     before = STATE.dump_json(detector)
@@ -158,7 +158,7 @@ def test_asking_changes_nothing() -> None:
 
 
 def test_suspicion_rises_before_the_alarm() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     assert detector.suspicion(QUICK) < 1 / 3
     story.state.slow = 1.04
@@ -171,7 +171,7 @@ def test_suspicion_rises_before_the_alarm() -> None:
 
 
 def test_what_is_armed_is_said_of_every_part() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story)
     armed = {a.what: a.armed for a in detector.armed(QUICK)}
     assert armed["decode rate"]
@@ -199,14 +199,14 @@ def test_advance_says_whether_there_is_anything_new_to_tell() -> None:
 
 
 def test_state_stays_small() -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story, 40.0)
     assert len(STATE.dump_json(detector)) < 200_000
 
 
 @pytest.mark.parametrize("trouble", [False, True])
 def test_one_step_costs_little(trouble: bool) -> None:
-    story = ServerStory()
+    story = ServerHistory()
     detector = learnt(story, 12.0)
     if trouble:
         feed(detector, story.play(1.0, hot))

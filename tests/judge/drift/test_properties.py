@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from serverstories import QUICK, ServerStory, State, feed, known_us
+from simulated_server import QUICK, ServerHistory, State, feed, known_us
 
 from monitor.judge.drift.detector import Detector
 from monitor.model import CanaryPoint, Finding, Point
@@ -36,7 +36,7 @@ def slower(state: State, _hour: float) -> None:
 @cache
 def points() -> tuple[Point, ...]:
     """Four hours of a healthy server, then one in which its GPU is too hot."""
-    story = ServerStory()
+    story = ServerHistory()
     return (*story.play(4.0), *story.play(1.0, slower))
 
 

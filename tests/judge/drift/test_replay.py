@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from drifting import MINUTE_US, START_US, Tally, a_canary, a_look, a_reading
+from drifting import MINUTE_US, START_US, Tally, a_canary, a_gpu_reading, a_reading
 from histories import NOON, a_probe
 
 from monitor.daemon.driftstate import codec
@@ -67,8 +67,8 @@ def test_what_is_open_at_the_end_stays_open() -> None:
 
 def test_points_come_in_the_order_in_which_they_were_known() -> None:
     long, short = a_canary(0, e2e_ms=150_000.0), a_canary(1)
-    assert list(in_order([long, short], [a_reading(2)], [a_look(0.5)])) == [
-        a_look(0.5),
+    assert list(in_order([long, short], [a_reading(2)], [a_gpu_reading(0.5)])) == [
+        a_gpu_reading(0.5),
         short,
         a_reading(2),
         long,
@@ -84,7 +84,7 @@ def test_the_time_is_said_with_each_canary_and_every_ten_seconds_of_readings() -
             return False
 
     replay = Replay(Drift("local", Clocked(), DriftSettings()))
-    replay.run([a_look(n / 12) for n in range(13)])
+    replay.run([a_gpu_reading(n / 12) for n in range(13)])
     replay.finish()
     assert [round((us - START_US) / 1e6) for us in moments] == [0, 10, 20, 30, 40, 50, 60, 60]
 

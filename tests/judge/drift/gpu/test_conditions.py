@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of, warmed
 from pydantic import TypeAdapter
+from simulated_gpu import HEALTHY, SETTINGS, START_US, GpuHistory, conditions_of, feed, warmed
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import HOUR_US, MINUTE_US, SECOND_US, DriftSettings
@@ -25,11 +25,11 @@ def only(channel: GpuChannel) -> GpuWarning:
 
 
 def test_a_healthy_gpu_is_silent() -> None:
-    assert signs_of(Story().play(8).channel()) == []
+    assert conditions_of(GpuHistory().play(8).channel()) == []
 
 
 def test_throttling_is_warned_of_from_the_first_minutes_on() -> None:
-    story = Story().play(0.1, thermal=0.2)
+    story = GpuHistory().play(0.1, thermal=0.2)
     warning = only(story.channel())
     assert (warning.condition, warning.severity, warning.uuid) == (
         "thermal_duty",
@@ -42,35 +42,35 @@ def test_throttling_is_warned_of_from_the_first_minutes_on() -> None:
 
 
 def test_the_onset_is_dated_to_the_minute_in_which_it_began() -> None:
-    story = Story().play(2.0).play(0.2, thermal=0.5)
+    story = GpuHistory().play(2.0).play(0.2, thermal=0.5)
     assert only(story.channel()).since_us == pytest.approx(START_US + 2 * HOUR_US, abs=MINUTE_US)
 
 
 def test_a_minute_of_throttling_is_nobodys_business() -> None:
-    assert signs_of(Story().play(1.0).play(1 / 60, thermal=0.5).play(0.1).channel()) == []
+    assert conditions_of(GpuHistory().play(1.0).play(1 / 60, thermal=0.5).play(0.1).channel()) == []
 
 
 def test_a_gpu_that_always_throttles_a_little_is_warned_of_only_above_its_own_usual() -> None:
-    chronic = Story(every_s=60).play(30.0, thermal=0.015)
-    assert signs_of(chronic.channel()) == []
-    assert signs_of(chronic.play(0.2, thermal=0.06).channel()) == ["thermal_duty"]
+    chronic = GpuHistory(every_s=60).play(30.0, thermal=0.015)
+    assert conditions_of(chronic.channel()) == []
+    assert conditions_of(chronic.play(0.2, thermal=0.06).channel()) == ["thermal_duty"]
 
 
 def test_it_is_over_after_a_quarter_of_an_hour_without() -> None:
-    story = Story().play(0.2, thermal=0.5)
-    assert signs_of(story.play(0.2).channel()) == ["thermal_duty"]
-    assert signs_of(story.play(0.1).channel()) == []
+    story = GpuHistory().play(0.2, thermal=0.5)
+    assert conditions_of(story.play(0.2).channel()) == ["thermal_duty"]
+    assert conditions_of(story.play(0.1).channel()) == []
 
 
 def test_silence_closes_nothing() -> None:
-    channel = Story().play(0.2, thermal=0.5).channel()
+    channel = GpuHistory().play(0.2, thermal=0.5).channel()
     channel.advance(START_US + 24 * HOUR_US, SETTINGS)
-    assert signs_of(channel) == ["thermal_duty"]
+    assert conditions_of(channel) == ["thermal_duty"]
 
 
 def test_counters_that_cannot_be_read_leave_the_bits_and_it_is_said() -> None:
     blind = HEALTHY._replace(throttle_thermal_ns=None, event_reasons=0x20)
-    warning = only(Story(blind).play(0.2).channel())
+    warning = only(GpuHistory(blind).play(0.2).channel())
     assert warning.condition == "thermal_duty"
     assert (warning.figures.thermal_duty, warning.figures.thermal_bits) == (None, 1.0)
 
@@ -78,7 +78,12 @@ def test_counters_that_cannot_be_read_leave_the_bits_and_it_is_said() -> None:
 @pytest.mark.parametrize("bit", [0x1, 0x2, 0x4, 0x8, 0x10, 0x100, 0x200, 0x400])
 def test_bits_that_are_set_on_healthy_gpus_say_nothing(bit: int) -> None:
     """SwPowerCap is on all the time on many (an RTX 2080S even at idle), unknown bits may come."""
-    assert signs_of(Story(HEALTHY._replace(event_reasons=bit)).play(3.0, power=1.0).channel()) == []
+    assert (
+        conditions_of(
+            GpuHistory(HEALTHY._replace(event_reasons=bit)).play(3.0, power=1.0).channel()
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,10 +92,10 @@ def test_bits_that_are_set_on_healthy_gpus_say_nothing(bit: int) -> None:
 def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(
     bit: int, sign: str, cause: str
 ) -> None:
-    channel = Story().play(1.0).channel()
+    channel = GpuHistory().play(1.0).channel()
     now_us = START_US + HOUR_US + 3 * MINUTE_US
     channel.gpu(HEALTHY._replace(at_us=now_us, event_reasons=bit), SETTINGS)
-    assert signs_of(channel) == []
+    assert conditions_of(channel) == []
     channel.gpu(HEALTHY._replace(at_us=now_us + 5 * SECOND_US, event_reasons=bit), SETTINGS)
     warning = only(channel)
     assert (warning.condition, warning.severity, warning.since_us) == (sign, Severity.PAGE, now_us)
@@ -98,32 +103,32 @@ def test_two_looks_with_a_hardware_slowdown_are_a_page_at_once(
 
 
 def test_a_slowdown_that_flashes_is_not_one() -> None:
-    story = Story().play(0.3)
+    story = GpuHistory().play(0.3)
     story.points = [
         p._replace(event_reasons=0x88 if i % 2 else 0) for i, p in enumerate(story.points)
     ]
-    assert signs_of(story.channel()) == []
+    assert conditions_of(story.channel()) == []
 
 
 def test_a_brake_is_over_five_minutes_after_its_last_look() -> None:
     braked = (
-        Story()
+        GpuHistory()
         .play(0.5)
         .play(0.2, lambda p, _: p._replace(event_reasons=0x88, sm_clock_mhz=990.0), brake=1.0)
     )
-    assert "brake" in signs_of(braked.channel())
-    assert signs_of(braked.play(0.15).channel()) == []
+    assert "brake" in conditions_of(braked.channel())
+    assert conditions_of(braked.play(0.15).channel()) == []
 
 
 def test_little_margin_while_it_works_is_warned_of_and_not_while_it_idles() -> None:
     hot = HEALTHY._replace(margin_c=3.0, temp_c=84.0)
-    assert only(Story(hot).play(0.2).channel()).condition == "margin"
-    assert signs_of(Story(hot._replace(util=0.0)).play(0.2).channel()) == []
+    assert only(GpuHistory(hot).play(0.2).channel()).condition == "margin"
+    assert conditions_of(GpuHistory(hot._replace(util=0.0)).play(0.2).channel()) == []
 
 
 def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
     hot = HEALTHY._replace(margin_c=3.0, temp_c=52.0, mem_temp_c=95.0)
-    warning = only(Story(hot).play(0.2).channel())
+    warning = only(GpuHistory(hot).play(0.2).channel())
     assert warning.cause == "memory_heat"
     assert warning.figures.mem_temp_c == 95.0
 
@@ -131,10 +136,10 @@ def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
 def test_a_gpu_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> (
     None
 ):
-    quiet = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
+    quiet = GpuHistory(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
     quiet.play(0.3, lambda p, _: p._replace(temp_c=54.0, sm_clock_mhz=1700.0), thermal=0.9)
     assert only(quiet.channel()).cause == "memory_heat"
-    hot = Story(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
+    hot = GpuHistory(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
     hot.play(0.3, lambda p, _: p._replace(temp_c=84.0, sm_clock_mhz=1700.0), thermal=0.9)
     assert only(hot.channel()).cause == "heat"
 
@@ -142,15 +147,19 @@ def test_a_gpu_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_
 def test_a_known_limit_of_the_memory_counts_where_the_gpu_tells_no_margin() -> None:
     volta = HEALTHY._replace(margin_c=None, temp_c=70.0, mem_temp_c=83.0)
     settings = DriftSettings(memory_max_c=85.0)
-    channel = Story(volta).play(0.2).channel(settings)
+    channel = GpuHistory(volta).play(0.2).channel(settings)
     (warning,) = channel.warnings(settings)
     assert (warning.condition, warning.cause) == ("margin", "memory_heat")
     assert warning.figures.least_margin_c == 2.0
-    assert signs_of(Story(volta).play(0.2).channel()) == []
+    assert conditions_of(GpuHistory(volta).play(0.2).channel()) == []
 
 
 def test_a_lowered_power_limit_is_told_with_both_figures() -> None:
-    story = Story().play(1.0).play(0.2, lambda p, _: p._replace(power_limit_w=390.0, power_w=389.0))
+    story = (
+        GpuHistory()
+        .play(1.0)
+        .play(0.2, lambda p, _: p._replace(power_limit_w=390.0, power_w=389.0))
+    )
     warning = only(story.channel())
     assert (warning.condition, warning.severity) == ("power_limit", Severity.WARNING)
     figures = warning.figures
@@ -160,28 +169,28 @@ def test_a_lowered_power_limit_is_told_with_both_figures() -> None:
 
 
 def test_a_limit_that_binds_nothing_is_only_mentioned() -> None:
-    story = Story().play(1.0).play(0.2, lambda p, _: p._replace(power_limit_w=600.0))
+    story = GpuHistory().play(1.0).play(0.2, lambda p, _: p._replace(power_limit_w=600.0))
     assert only(story.channel()).severity is Severity.INFO
 
 
 def test_a_limit_that_was_raised_is_the_new_one_after_half_an_hour() -> None:
-    story = Story(HEALTHY._replace(power_limit_w=500.0)).play(1.0)
+    story = GpuHistory(HEALTHY._replace(power_limit_w=500.0)).play(1.0)
     story.point = story.point._replace(power_limit_w=700.0)
     story.play(1.0)
-    assert signs_of(story.channel()) == []
+    assert conditions_of(story.channel()) == []
     story.point = story.point._replace(power_limit_w=500.0)
-    assert signs_of(story.play(0.2).channel()) == ["power_limit"]
+    assert conditions_of(story.play(0.2).channel()) == ["power_limit"]
 
 
 # -- what is learnt
 # ---------------------------------------------------------------------------------------------------
 
 
-def slowed(clock: float, watts: float | None = None, **changes: object) -> Story:
+def slowed(clock: float, watts: float | None = None, **changes: object) -> GpuHistory:
     """Three healthy hours, then a quarter of an hour at another clock."""
     power = 400.0 if watts is None else watts
     return (
-        Story()
+        GpuHistory()
         .play(3.0)
         .play(0.25, lambda p, _: p._replace(sm_clock_mhz=clock, power_w=power, **changes))
     )
@@ -208,7 +217,7 @@ def test_where_reasons_cannot_be_read_nobody_claims_that_there_are_none() -> Non
 
 def test_a_low_clock_that_throttling_explains_is_told_once() -> None:
     story = (
-        Story()
+        GpuHistory()
         .play(3.0)
         .play(0.3, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
     )
@@ -219,7 +228,7 @@ def test_a_low_clock_that_throttling_explains_is_told_once() -> None:
 
 def test_idle_clocks_are_no_deficit() -> None:
     idle = (
-        Story()
+        GpuHistory()
         .play(3.0)
         .play(
             2.0,
@@ -228,30 +237,30 @@ def test_idle_clocks_are_no_deficit() -> None:
             ),
         )
     )
-    assert signs_of(idle.channel()) == []
+    assert conditions_of(idle.channel()) == []
 
 
 def test_dips_at_prefill_bursts_are_no_deficit() -> None:
-    story = Story().play(3.0)
+    story = GpuHistory().play(3.0)
     dips = random.Random(4)
     story.play(1.0, lambda p, _: p._replace(sm_clock_mhz=1530.0 if dips.random() < 0.3 else 1980.0))
-    assert signs_of(story.channel()) == []
+    assert conditions_of(story.channel()) == []
 
 
 def test_the_clock_that_an_unchanged_limit_leaves_to_heavy_work_is_no_deficit() -> None:
-    capped = Story(HEALTHY._replace(power_limit_w=470.0)).play(3.0)
+    capped = GpuHistory(HEALTHY._replace(power_limit_w=470.0)).play(3.0)
     capped.play(1.0, lambda p, _: p._replace(power_w=468.0, sm_clock_mhz=1500.0), power=1.0)
-    assert signs_of(capped.channel()) == []
+    assert conditions_of(capped.channel()) == []
 
 
 def test_more_time_at_the_power_cap_than_usual_is_told_where_the_limit_cannot_be_read() -> None:
-    unread = Story(HEALTHY._replace(power_limit_w=None)).play(8.0)
+    unread = GpuHistory(HEALTHY._replace(power_limit_w=None)).play(8.0)
     unread.play(0.4, lambda p, _: p._replace(power_w=300.0, sm_clock_mhz=1700.0), power=0.95)
     assert only(unread.channel()).condition == "power_duty"
 
 
 def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back() -> None:
-    story = Story().play(5.0)
+    story = GpuHistory().play(5.0)
     warning = only(
         feed(
             GpuChannel("GPU-1"),
@@ -264,7 +273,7 @@ def test_heat_that_power_does_not_explain_is_told_before_anything_is_held_back()
 
 
 def test_a_great_deal_of_unexplained_heat_is_mentioned_also_where_there_is_room() -> None:
-    story = Story().play(5.0)
+    story = GpuHistory().play(5.0)
     warning = only(
         feed(GpuChannel("GPU-1"), warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4))
     )
@@ -286,7 +295,7 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory
     """What it still draws explains a memory far cooler than this; but that is no further above the
     core than it always was.
     """
-    story = Story(HEALTHY._replace(power_w=400.0)).play(4.0)
+    story = GpuHistory(HEALTHY._replace(power_w=400.0)).play(4.0)
     story.point = HEALTHY._replace(power_w=200.0)
     story.play(1.0)
     story.point = HEALTHY._replace(power_w=400.0)
@@ -301,7 +310,7 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory
     )
     channel = feed(GpuChannel("GPU-1"), [*healthy, *hot.points])
     assert [w.condition for w in channel.warnings(SETTINGS) if w.cause != "heat"] == []
-    assert {"thermal_duty", "thermal_residual"} <= set(signs_of(channel))
+    assert {"thermal_duty", "thermal_residual"} <= set(conditions_of(channel))
     newest = channel.history.minutes[-1]
     assert (newest.mem_residual_c or 0.0) - (
         newest.residual_c or 0.0
@@ -309,38 +318,38 @@ def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory
 
 
 def test_memory_that_is_further_above_a_hot_core_than_ever_is_memory_heat() -> None:
-    story = Story().play(5.0)
+    story = GpuHistory().play(5.0)
     points = with_memory(warmed(story.points, cooling=lambda h: 1.0 if h < 4.5 else 2.4), 10.0)
     since_us = START_US + round(4.5 * HOUR_US)
     hotter = [
         p if p.at_us < since_us else p._replace(mem_temp_c=(p.mem_temp_c or 0.0) + 40.0)
         for p in points
     ]
-    assert "memory_residual" in signs_of(feed(GpuChannel("GPU-1"), hotter))
-    assert "memory_residual" not in signs_of(feed(GpuChannel("GPU-1"), points))
+    assert "memory_residual" in conditions_of(feed(GpuChannel("GPU-1"), hotter))
+    assert "memory_residual" not in conditions_of(feed(GpuChannel("GPU-1"), points))
 
 
 def test_a_warm_up_is_not_heat() -> None:
-    story = Story()
+    story = GpuHistory()
     for turn in range(20):
         story.point = HEALTHY._replace(power_w=620.0 if turn % 2 else 250.0)
         story.play(0.5)
-    assert signs_of(feed(GpuChannel("GPU-1"), warmed(story.points, tin_c=42.0))) == []
+    assert conditions_of(feed(GpuChannel("GPU-1"), warmed(story.points, tin_c=42.0))) == []
 
 
 def test_a_trouble_that_creeps_up_does_not_become_the_norm() -> None:
-    story = Story().play(30.0)
+    story = GpuHistory().play(30.0)
     points = warmed(
         story.points,
         tin_c=50.0,
         cooling=lambda h: 1.0 + max(0.0, h - 6.0) * 0.5 if h < 8.0 else 2.0,
     )
-    assert "thermal_residual" in signs_of(feed(GpuChannel("GPU-1"), points))
+    assert "thermal_residual" in conditions_of(feed(GpuChannel("GPU-1"), points))
 
 
 def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
     story = (
-        Story()
+        GpuHistory()
         .play(3.0)
         .play(
             0.3,
@@ -349,9 +358,9 @@ def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
         )
     )
     channel = story.channel()
-    assert signs_of(channel) == ["power_limit", "thermal_duty"]
+    assert conditions_of(channel) == ["power_limit", "thermal_duty"]
     channel.relearn()
-    assert signs_of(channel) == ["thermal_duty"]
+    assert conditions_of(channel) == ["thermal_duty"]
 
 
 # -- samples instead of polls
@@ -396,8 +405,8 @@ def test_history_without_readings_of_the_gpu_shows_the_same_signs(
     changes: dict[str, object], sign: str
 ) -> None:
     points = sampled(200)
-    assert signs_of(told(points)) == []
-    assert sign in signs_of(told(points + sampled(12, **changes)))
+    assert conditions_of(told(points)) == []
+    assert sign in conditions_of(told(points + sampled(12, **changes)))
 
 
 def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_minded(
@@ -422,7 +431,7 @@ def test_minutes_that_are_passed_over_quickly_are_those_that_no_rule_would_have_
 
 def test_a_throttle_time_that_outran_the_clock_is_no_throttling() -> None:
     """40 000 s in an answer of two seconds, of a cool GPU at full clock."""
-    assert signs_of(told(sampled(100) + sampled(20, throttle_thermal_ms=4e7))) == []
+    assert conditions_of(told(sampled(100) + sampled(20, throttle_thermal_ms=4e7))) == []
 
 
 def test_a_low_clock_is_seen_beside_answers_of_which_nobody_told_the_length() -> None:
@@ -435,16 +444,18 @@ def test_a_low_clock_is_seen_beside_answers_of_which_nobody_told_the_length() ->
         channel.advance(START_US + len(points) * MINUTE_US + MINUTE_US, SETTINGS)
         return channel
 
-    assert signs_of(untimed(sampled(200))) == []
-    assert signs_of(untimed(sampled(200) + sampled(12, sm_clock_mhz=1700.0))) == ["clock_deficit"]
+    assert conditions_of(untimed(sampled(200))) == []
+    assert conditions_of(untimed(sampled(200) + sampled(12, sm_clock_mhz=1700.0))) == [
+        "clock_deficit"
+    ]
     idle = sampled(12, sm_clock_mhz=345.0, gpu_util=0.0)
-    assert signs_of(untimed(sampled(200) + idle)) == []
+    assert conditions_of(untimed(sampled(200) + idle)) == []
 
 
 def test_throttle_time_alone_is_enough_to_be_seen() -> None:
     bare = CanaryPoint(0, 0, gpu_uuid="GPU-1", throttle_thermal_ms=0.0)
     points = [bare] * 20 + [bare._replace(throttle_thermal_ms=1500.0)] * 10
-    assert signs_of(told(points)) == ["thermal_duty"]
+    assert conditions_of(told(points)) == ["thermal_duty"]
 
 
 def test_samples_of_another_gpu_are_not_taken() -> None:
@@ -461,7 +472,7 @@ def test_what_an_exporter_leaves_out_by_default_is_named_with_how_to_get_it() ->
     bare = HEALTHY._replace(
         event_reasons=None, throttle_thermal_ns=None, throttle_power_ns=None, throttle_brake_ns=None
     )
-    missing = " ".join(Story(bare).play(1.0).channel().missing())
+    missing = " ".join(GpuHistory(bare).play(1.0).channel().missing())
     for name in (
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
         "DCGM_FI_DEV_THERMAL_VIOLATION",
@@ -469,15 +480,15 @@ def test_what_an_exporter_leaves_out_by_default_is_named_with_how_to_get_it() ->
     ):
         assert name in missing
     assert "DCGM_FI_DEV_SM_CLOCK" not in missing
-    assert Story().play(1.0).channel().missing() == ()
+    assert GpuHistory().play(1.0).channel().missing() == ()
 
 
 def test_throttling_is_armed_at_once_and_the_rest_when_it_was_learnt() -> None:
-    armed = {a.what.split(" of ")[0]: a for a in Story().play(0.2).channel().armed()}
+    armed = {a.what.split(" of ")[0]: a for a in GpuHistory().play(0.2).channel().armed()}
     assert armed["throttling"].armed
     assert not armed["clock"].armed
     assert "of 60 busy minutes" in armed["clock"].detail
-    later = {a.what.split(" of ")[0]: a.armed for a in Story().play(4.0).channel().armed()}
+    later = {a.what.split(" of ")[0]: a.armed for a in GpuHistory().play(4.0).channel().armed()}
     assert later == {
         "throttling": True,
         "clock": True,
@@ -488,7 +499,7 @@ def test_throttling_is_armed_at_once_and_the_rest_when_it_was_learnt() -> None:
 
 def test_a_gpu_without_counters_is_not_armed_for_throttling_and_says_why() -> None:
     bare = HEALTHY._replace(event_reasons=None, throttle_thermal_ns=None)
-    armed = Story(bare).play(1.0).channel().armed()[0]
+    armed = GpuHistory(bare).play(1.0).channel().armed()[0]
     assert not armed.armed
     assert "DCGM_FI_DEV_THERMAL_VIOLATION" in armed.detail
 
@@ -499,7 +510,7 @@ def test_a_gpu_without_counters_is_not_armed_for_throttling_and_says_why() -> No
 
 def troubled() -> list[GpuPoint]:
     story = (
-        Story()
+        GpuHistory()
         .play(3.0)
         .play(0.4, lambda p, _: p._replace(sm_clock_mhz=1500.0, power_w=300.0), thermal=0.6)
     )
@@ -543,7 +554,7 @@ def test_how_often_the_time_is_told_changes_nothing() -> None:
 
 
 def test_a_look_that_comes_after_its_minute_was_closed_is_counted_and_left_out() -> None:
-    story = Story().play(1.0)
+    story = GpuHistory().play(1.0)
     channel = story.channel()
     before = ADAPTER.dump_json(channel)
     channel.gpu(HEALTHY._replace(at_us=START_US + 10 * MINUTE_US, temp_c=99.0), SETTINGS)
@@ -569,7 +580,7 @@ def hot_after(channel: GpuChannel, told_us: int | None) -> GpuChannel:
     """Twenty minutes of throttling; the time is told as it is, or as one that is ahead and stands
     still.
     """
-    story = Story()
+    story = GpuHistory()
     story.at_us = START_US + 2 * HOUR_US
     for point in story.play(0.33, thermal=0.9).points:
         channel.gpu(point, SETTINGS)
@@ -581,7 +592,7 @@ def hot_after(channel: GpuChannel, told_us: int | None) -> GpuChannel:
 @pytest.mark.parametrize("told", [True, False])
 def test_a_look_from_the_future_does_not_blind_a_gpu(years: float, told: bool) -> None:
     """Whether the time that is told was taken from that look, or is right."""
-    channel, look = Story().play(2.0).channel(), ahead(years)
+    channel, look = GpuHistory().play(2.0).channel(), ahead(years)
     channel.gpu(look, SETTINGS)
     if told:
         channel.advance(look.at_us + 2 * MINUTE_US, SETTINGS)
@@ -593,37 +604,37 @@ def test_a_look_from_the_future_does_not_blind_a_gpu(years: float, told: bool) -
 
 
 def test_another_reading_from_the_future_does_not_blind_a_gpu_either() -> None:
-    channel = Story().play(2.0).channel()
+    channel = GpuHistory().play(2.0).channel()
     channel.advance(ahead().at_us, SETTINGS)
-    assert signs_of(hot_after(channel, ahead().at_us)) == ["thermal_duty"]
+    assert conditions_of(hot_after(channel, ahead().at_us)) == ["thermal_duty"]
 
 
 def test_a_brake_from_the_future_is_not_on_for_ever() -> None:
-    channel, at_us = Story().play(2.0).channel(), ahead().at_us
+    channel, at_us = GpuHistory().play(2.0).channel(), ahead().at_us
     for number in range(3):
         channel.gpu(
             HEALTHY._replace(at_us=at_us + number * SECOND_US, event_reasons=0x88), SETTINGS
         )
-    assert signs_of(channel) == ["brake"]
-    story = Story()
+    assert conditions_of(channel) == ["brake"]
+    story = GpuHistory()
     story.at_us = START_US + 2 * HOUR_US
-    assert signs_of(feed(channel, story.play(0.3).points)) == []
+    assert conditions_of(feed(channel, story.play(0.3).points)) == []
 
 
 def test_what_began_while_the_clock_was_ahead_is_not_dated_into_the_future() -> None:
-    channel, story = Story().play(2.0).channel(), Story()
+    channel, story = GpuHistory().play(2.0).channel(), GpuHistory()
     story.at_us = ahead().at_us
     feed(channel, story.play(0.2, thermal=0.9).points)
-    assert signs_of(channel) == ["thermal_duty"]
+    assert conditions_of(channel) == ["thermal_duty"]
     (warning,) = hot_after(channel, None).warnings(SETTINGS)
     assert warning.since_us == pytest.approx(START_US + 2 * HOUR_US, abs=2 * MINUTE_US)
 
 
 def test_what_was_learnt_stays_when_the_clock_was_ahead() -> None:
-    channel = Story().play(4.0).channel()
+    channel = GpuHistory().play(4.0).channel()
     channel.gpu(ahead(), SETTINGS)
     channel.advance(ahead().at_us + 2 * MINUTE_US, SETTINGS)
-    story = Story()
+    story = GpuHistory()
     story.at_us = START_US + 4 * HOUR_US
     feed(channel, story.play(1.0).points)
     assert all(a.armed for a in channel.armed()[:3])
@@ -632,7 +643,7 @@ def test_what_was_learnt_stays_when_the_clock_was_ahead() -> None:
 
 
 def test_a_few_late_looks_do_not_turn_the_clock_back() -> None:
-    story = Story().play(2.0)
+    story = GpuHistory().play(2.0)
     channel = story.channel()
     for point in story.play(0.3).points[-90:]:
         channel.gpu(point, SETTINGS)
@@ -644,7 +655,7 @@ def test_a_few_late_looks_do_not_turn_the_clock_back() -> None:
 
 @pytest.mark.parametrize("step_s", [120.0, 20.0])
 def test_another_length_of_a_step_blinds_no_gpu(step_s: float) -> None:
-    story = Story().play(10.0)
+    story = GpuHistory().play(10.0)
     channel, settings = story.channel(), DriftSettings(gpu_step_s=step_s)
     begun = len(story.points)
     story.at_us += 3 * MINUTE_US  # `channel` was told two more minutes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustories import HEALTHY, SETTINGS, START_US, Story, feed, signs_of
+from simulated_gpu import HEALTHY, SETTINGS, START_US, GpuHistory, conditions_of, feed
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.gpu.presence import check_others
@@ -13,7 +13,7 @@ WEEK_US = 7 * DAY_US
 
 def throttled() -> tuple[GpuChannel, int]:
     """A GPU that is held back by heat, and when it was last seen."""
-    story = Story().play(1.0).play(0.3, thermal=0.9)
+    story = GpuHistory().play(1.0).play(0.3, thermal=0.9)
     return story.channel(), story.points[-1].at_us
 
 
@@ -36,9 +36,9 @@ def test_a_gpu_that_was_taken_out_is_over_after_a_day_in_which_others_were_polle
     gone, last_us = throttled()
     gpus = {"GPU-1": gone}
     without(gpus, last_us, 23)
-    assert signs_of(gone) == ["thermal_duty"]
+    assert conditions_of(gone) == ["thermal_duty"]
     without(gpus, last_us + 23 * HOUR_US, 2)
-    assert signs_of(gone) == []
+    assert conditions_of(gone) == []
 
 
 def test_meanwhile_its_warning_has_the_time_when_it_was_last_seen() -> None:
@@ -55,7 +55,7 @@ def test_where_nobody_was_polled_silence_closes_nothing() -> None:
     gpus = {"GPU-1": gone}
     without(gpus, last_us, 2)
     without(gpus, last_us + 30 * DAY_US, 2)  # the monitor was off for a month
-    assert signs_of(gone) == ["thermal_duty"]
+    assert conditions_of(gone) == ["thermal_duty"]
 
 
 def test_samples_that_name_the_worst_gpu_say_nothing_about_the_others() -> None:
@@ -72,7 +72,7 @@ def test_samples_that_name_the_worst_gpu_say_nothing_about_the_others() -> None:
             == []
         )
         worst.presence.note(START_US + (2 + hour) * HOUR_US, polled=False)
-    assert signs_of(quiet) == ["thermal_duty"]
+    assert conditions_of(quiet) == ["thermal_duty"]
 
 
 def test_one_look_from_the_future_makes_no_gpu_gone() -> None:
@@ -82,16 +82,16 @@ def test_one_look_from_the_future_makes_no_gpu_gone() -> None:
     without(gpus, last_us + 365 * DAY_US, 1, every_us=HOUR_US)
     forget = without(gpus, last_us + HOUR_US, 20)
     assert forget == []
-    assert signs_of(here) == ["thermal_duty"]
+    assert conditions_of(here) == ["thermal_duty"]
 
 
 def test_a_gpu_that_comes_back_is_judged_again_with_what_is_normal_for_it() -> None:
     gone, last_us = throttled()
     normal = gone.baseline
     without({"GPU-1": gone}, last_us, 30)
-    story = Story()
+    story = GpuHistory()
     story.at_us = last_us + 30 * HOUR_US
-    assert signs_of(feed(gone, story.play(0.2, thermal=0.9).points)) == ["thermal_duty"]
+    assert conditions_of(feed(gone, story.play(0.2, thermal=0.9).points)) == ["thermal_duty"]
     assert gone.baseline is normal
     assert gone.presence.absent_us == 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpustories import HEALTHY
+from simulated_gpu import HEALTHY
 
 from monitor.judge.drift.gpu.interval import Interval, merge
 from monitor.judge.drift.gpu.minute import minute_of

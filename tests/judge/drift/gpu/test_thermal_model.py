@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpustories import Story, warmed
+from simulated_gpu import GpuHistory, warmed
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.gpu.reading import reading_of_poll
@@ -12,14 +12,14 @@ from monitor.model import GpuPoint
 
 
 def learnt(points: list[GpuPoint]) -> GpuChannel:
-    story = Story()
+    story = GpuHistory()
     story.points = points
     return story.channel()
 
 
-def varied(hours: float) -> Story:
+def varied(hours: float) -> GpuHistory:
     """Busy and quiet half hours in turn."""
-    story = Story()
+    story = GpuHistory()
     for turn in range(round(hours * 2)):
         story.point = story.point._replace(power_w=500.0 if turn % 2 else 250.0)
         story.play(0.5)

@@ -8,55 +8,53 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import cooling
-from gputraces import GB10, Chained
+from traces_data import GB10, Chained
 
 from monitor.judge.drift.gpu.channel import GpuChannel
 from monitor.judge.drift.settings import DriftSettings
 from monitor.model import GpuPoint, Severity
 
-LEARN_POINTS = 1440  # four hours before the first trial,
-EVERY_POINTS = 270  # then one every 45 minutes
+LEARN_POINTS = 1440  # four hours before the first trial
+EVERY_POINTS = 270  # one trial every 45 minutes
 SPAN_S, RAMP_S = 7200.0, 3600.0
-HELD_MHZ = 799.0  # seen on GB10 (github.com/Blackwellboy/model-serving-minefield, trap 124)
+LIMIT_MHZ = 799.0  # observed on a GB10 (github.com/Blackwellboy/model-serving-minefield, trap 124)
 THROTTLED = 0.02
 LOSS, LOSS_POINTS = 0.03, 30  # 3 % over five minutes
 
 
 @dataclass(slots=True)
 class Trial:
-    """One trial: which signs came, when, and when decoding had become slower."""
+    """One trial: the first time of each condition, and when decoding became slower."""
 
     start: int
-    first: dict[str, float] = field(default_factory=dict)  # sign -> minutes after the onset
-    loud: dict[str, float] = field(
-        default_factory=dict
-    )  # likewise of those that are more than an info
+    # condition -> minutes after the onset
+    first: dict[str, float] = field(default_factory=dict)
+    warned: dict[str, float] = field(default_factory=dict)  # the same for warnings and pages
     causes: set[str] = field(default_factory=set)
     loss_min: float | None = None
     throttled_min: float | None = None  # the first minute with thermal throttling
-    forecast: tuple[float, float] | None = (
-        None  # the first one: when it was made, and for when, in minutes
-    )
+    # the first forecast of throttling: when it was made, and its predicted time, in minutes
+    forecast: tuple[float, float] | None = None
 
     @property
     def first_min(self) -> float:
-        """Until the first sign."""
+        """Minutes to the first condition."""
         return min(self.first.values())
 
     @property
-    def first_sign(self) -> str:
-        """Its name."""
-        return min(self.first, key=lambda sign: self.first[sign])
+    def first_condition(self) -> str:
+        """The name of the first condition."""
+        return min(self.first, key=lambda condition: self.first[condition])
 
     @property
     def warned_min(self) -> float | None:
-        """Until the first warning."""
-        return min(self.loud.values(), default=None)
+        """Minutes to the first warning."""
+        return min(self.warned.values(), default=None)
 
 
 def snapshots(chain: Chained, settings: DriftSettings) -> dict[int, GpuChannel]:
-    """The channel as it was at every start, by the number of the point. Starts with two hours of
-    looks after them.
+    """The state of the channel at every start, by the index of the point. A start has two hours of
+    readings after it.
     """
     channel, found = GpuChannel(GB10), dict[int, GpuChannel]()
     for number, point in enumerate(chain.points):
@@ -77,7 +75,7 @@ def _span(chain: Chained, start: int) -> list[GpuPoint]:
 
 
 def _is_whole(points: Sequence[GpuPoint]) -> bool:
-    """Two hours without a long gap: a trial in which nobody looks tells nothing."""
+    """Whether the points cover two hours without a gap of 5 minutes."""
     long = points[-1].at_us - points[0].at_us > 0.95 * SPAN_S * 1e6
     return long and all(later.at_us - sooner.at_us < 300e6 for sooner, later in pairwise(points))
 
@@ -85,10 +83,10 @@ def _is_whole(points: Sequence[GpuPoint]) -> bool:
 def changed(
     chain: Chained, start: int, kind: str, factor: float, counters: bool
 ) -> cooling.Changed:
-    """The two hours with the fault in them."""
+    """The two hours with the fault applied."""
     points = _span(chain, start)
     if kind == "hidden":
-        return cooling.changed(points, limit_mhz=lambda _: HELD_MHZ, counters=counters)
+        return cooling.changed(points, limit_mhz=lambda _: LIMIT_MHZ, counters=counters)
     return cooling.changed(
         points, cooling=lambda s: 1.0 + (factor - 1.0) * min(1.0, s / RAMP_S), counters=counters
     )
@@ -102,7 +100,7 @@ def trials(
     counters: bool,
     settings: DriftSettings,
 ) -> list[Trial]:
-    """Every start once."""
+    """Runs one trial from every start."""
     return [
         _trial(chain, start, channel, changed(chain, start, kind, factor, counters), settings)
         for start, channel in starts.items()
@@ -132,7 +130,7 @@ def _trial(
             if found.forecast is None and warning.figures.minutes_to_limit is not None:
                 found.forecast = since_min, since_min + warning.figures.minutes_to_limit
             if warning.severity is not Severity.INFO:
-                found.loud.setdefault(warning.condition, since_min)
+                found.warned.setdefault(warning.condition, since_min)
     for end in range(LOSS_POINTS, len(what.points)):
         if sum(what.decode_loss[end - LOSS_POINTS : end]) / LOSS_POINTS >= LOSS:
             found.loss_min = (what.points[end].at_us - begun_us) / 6e7

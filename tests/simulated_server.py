@@ -1,5 +1,5 @@
-"""One watched server for the tests of the whole detector: canaries, looks at its GPU and readings
-of its page, minute after minute.
+"""One simulated server for tests of the whole detector: canaries, GPU readings and readings of the
+metrics page, minute by minute.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
 from monitor.model import CanaryPoint, Finding, GpuPoint, Point, ServerPoint
 
-#: Learns in two hours, so that a test of a whole story takes a moment.
+#: Learns in two hours, so that a test of a whole history is short.
 QUICK = DriftSettings(learn_h=2.0, learn_blocks=20, support_samples=20)
 START_US = 1_700_000_000_000_000
+#: Class, tokens, tokens a second, ms to the first token.
 PROBES = {
     "rate": ("batch", 128.0, 100.0, 30.0),
     "chat": ("chat", 32.0, 105.0, 12.0),
-}  # class, tokens, tokens a second, ms
+}
 
 
 @dataclass(slots=True)
 class State:
-    """How the server is at the moment; a story changes it."""
+    """The present state of the server; a change modifies it."""
 
-    slow: float = 1.0  # decode and prefill take so many times longer
+    slow: float = 1.0  # factor on the time of decode and prefill
     prefill: float = 1.0
     temp_c: float = 55.0
     clock_mhz: float = 1980.0
     power_w: float = 400.0
-    thermal: float = 0.0  # duty
+    thermal: float = 0.0  # duty cycle of thermal throttling
     bits: int = 0
     waiting: float = 0.0
-    stuck: bool = False  # canaries wait until their cap
+    stuck: bool = False  # canaries wait until their max_wait
     digest: str = "a"
     process_us: int = START_US
     limit_w: float = 700.0
@@ -44,8 +45,8 @@ Change = Callable[[State, float], None]  # the state, and the hours since the ch
 
 
 @dataclass
-class ServerStory:
-    """A server with steady traffic. `play` adds hours; what was changed stays changed."""
+class ServerHistory:
+    """A server with steady traffic. `play` adds hours; changes of the state persist."""
 
     seed: int = 0
     state: State = field(default_factory=State)
@@ -54,11 +55,11 @@ class ServerStory:
     thermal_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """One source of chance for all of it."""
+        """Creates the random numbers of the whole history."""
         self.chance = Random(self.seed)
 
     def play(self, hours: float, change: Change = lambda _state, _hour: None) -> Iterator[Point]:
-        """All points of so many hours, in the order in which they are known."""
+        """Adds hours; yields their points in the order in which they become known."""
         begun = self.minute
         for _ in range(round(hours * 60)):
             change(self.state, (self.minute - begun) / 60)
@@ -73,7 +74,7 @@ class ServerStory:
             yield self._canary(name, kind, tokens, rate, ttft_ms, sent_us)
         for second in (10, 40):
             self.thermal_s += 30 * state.thermal
-            yield at_us + second * SECOND_US, self._look(at_us + second * SECOND_US)
+            yield at_us + second * SECOND_US, self._gpu_reading(at_us + second * SECOND_US)
         for second in (20, 50):
             self.steps += 30 * 120 / state.slow
             yield at_us + second * SECOND_US, self._reading(at_us + second * SECOND_US)
@@ -112,25 +113,23 @@ class ServerStory:
             prompt_tokens=20.0,
         )
 
-    def _look(self, at_us: int) -> GpuPoint:
+    def _gpu_reading(self, at_us: int) -> GpuPoint:
         state = self.state
         return GpuPoint(
-            at_us,
-            "GPU-1",
-            round(state.temp_c + self.chance.gauss(0.0, 0.5)),
-            None,
-            round(87.0 - state.temp_c),
-            state.clock_mhz,
-            2619.0,
-            0.95,
-            state.power_w + self.chance.gauss(0.0, 5.0),
-            state.limit_w,
-            70_000.0,
-            state.bits,
-            None,
-            int(1e9 * self.thermal_s),
-            0,
-            0,
+            at_us=at_us,
+            uuid="GPU-1",
+            temp_c=round(state.temp_c + self.chance.gauss(0.0, 0.5)),
+            margin_c=round(87.0 - state.temp_c),
+            sm_clock_mhz=state.clock_mhz,
+            mem_clock_mhz=2619.0,
+            util=0.95,
+            power_w=state.power_w + self.chance.gauss(0.0, 5.0),
+            power_limit_w=state.limit_w,
+            vram_used_mib=70_000.0,
+            event_reasons=state.bits,
+            throttle_thermal_ns=int(1e9 * self.thermal_s),
+            throttle_power_ns=0,
+            throttle_brake_ns=0,
         )
 
     def _reading(self, at_us: int) -> ServerPoint:
@@ -148,7 +147,7 @@ class ServerStory:
 
 
 def known_us(point: Point) -> int:
-    """When a point was known."""
+    """The time at which a point became known."""
     return point.known_us if isinstance(point, CanaryPoint) else point.at_us
 
 
@@ -158,9 +157,7 @@ def feed(
     settings: DriftSettings = QUICK,
     target: str = "box",
 ) -> list[Finding]:
-    """Let a detector take up points and judge after each, as the daemon does; what it finds at the
-    end.
-    """
+    """Feeds the points to a detector, as the daemon does; returns its findings at the end."""
     now_us = START_US
     for point in points:
         now_us = max(now_us, known_us(point))

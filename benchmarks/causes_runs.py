@@ -1,8 +1,9 @@
-"""One scenario of the simulator under one seed: its history in virtual time, judged by the daemon's
-judges, and what was said.
+"""One scenario of the simulator with one seed: its history in virtual time, and the incidents that
+the daemon's judges open on it.
 
-A healthy server for 14 hours, so that the baseline is known, then the scenario. A story may be
-judged twice: as the daemon sees it, and *blind*, as an exporter with its default counters shows it.
+The server is healthy for 14 hours, so that the baseline is known; then the scenario begins. A
+history may be judged twice: as the daemon records it, and *blind*, as an exporter with its default
+counters shows it.
 """
 
 from __future__ import annotations
@@ -37,35 +38,33 @@ LASTS_H = {
     "power-brake": 1.9,
     "batch-job": 0.5,
 }
-USUAL_LASTS_H = 3.0
+DEFAULT_LASTS_H = 3.0
 MINUTE_US = 60_000_000
 ONSET_US = int(EPOCH.timestamp() * 1e6 + ONSET_H * 60 * MINUTE_US)
 THERMAL = ("heat", "hot-room", "memory-heat")
 FELT_PCT = 2.95  # 3 % when rounded: the H100 of the model settles at 2.98
-#: What may be said beside the expected without being wrong: a change of the configuration is one,
-#: whatever else it causes, and a restart that takes half a minute is half a minute without a
-#: server.
-BESIDE = {
+#: Incidents that may be opened besides the expected one: a configuration change is reported
+#: whatever it causes, and a restart leaves half a minute without a server.
+IMPLIED = {
     ("config_change", "config_change"),
     ("server_down", "server_fault"),
     ("quality", "config_change"),
 }
 #: The same histories as an exporter with its default counters shows them: no throttle times, no
-#: reasons, no margin. What cannot be proven then must not be guessed.
+#: event reasons, no margins. A cause without evidence must not be guessed.
 BLIND = ":blind"
 BLINDED = {
     f"heat{BLIND}": Raises("thermal", "heat"),
     f"power-brake{BLIND}": Raises("speed", "unexplained"),
     f"hidden-limit{BLIND}": Raises("speed", "unexplained"),
 }
-#: Scenarios whose problem is not in a file of samples: what the daemon itself meets at the metrics
-#: page.
+#: Scenarios that a file of samples does not show: the daemon detects them on the metrics page.
 NOT_IN_A_FILE = ("metrics-gone", "renamed-metrics", "sleep")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One incident: minutes after the onset, and what it said last."""
+class Opened:
+    """One incident: its times in minutes after the onset, and its last finding."""
 
     opened_min: float
     closed_min: float | None
@@ -74,48 +73,51 @@ class Said:
     severity: str
     subject: str
     change_pct: float | None
-    named_min: float  # since when it names this cause
-    warned_min: float | None = None  # since when it was a warning or a page
+    named_min: float  # when it got this cause
+    warned_min: float | None = None  # when it became a warning or a page
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One scenario under one seed."""
+    """One scenario with one seed."""
 
     scenario: str
     seed: int
-    incidents: list[Said]
-    felt_min: float | None = None  # when decoding was 3 % slower in the model
+    incidents: list[Opened]
+    felt_min: float | None = None  # when decoding became 3 % slower in the model
 
-    def right(self, raises: Raises | None) -> bool:
-        """Whether what must be said was said, after the onset and not before."""
+    def correct(self, raises: Raises | None) -> bool:
+        """Whether the expected incident was opened, and not before the onset."""
         if raises is None:
             return not self.incidents
         return any(
-            said.opened_min >= 0 and (said.kind, said.cause) == (raises.kind, raises.cause)
-            for said in self.incidents
+            incident.opened_min >= 0
+            and (incident.kind, incident.cause) == (raises.kind, raises.cause)
+            for incident in self.incidents
         )
 
-    def beside(self, raises: Raises | None) -> list[Said]:
-        """What was said that is neither expected nor implied."""
-        wanted = set() if raises is None else {(raises.kind, raises.cause), *BESIDE}
+    def unexpected(self, raises: Raises | None) -> list[Opened]:
+        """The incidents that are neither expected nor implied."""
+        wanted = set() if raises is None else {(raises.kind, raises.cause), *IMPLIED}
         return [
-            said
-            for said in self.incidents
-            if said.opened_min < 0 or (said.kind, said.cause) not in wanted
+            incident
+            for incident in self.incidents
+            if incident.opened_min < 0 or (incident.kind, incident.cause) not in wanted
         ]
 
 
-def tell(story: str, variants: Sequence[str], seed: int, gpu: str, folder: Path) -> list[Run]:
-    """Export (unless it is there), replay, and note what was said: as it is, and blind, as far as
-    wanted.
-    """
-    file = folder / f"{gpu}-{story}-{seed}.csv"
+def run_scenario(
+    scenario: str, variants: Sequence[str], seed: int, gpu: str, folder: Path
+) -> list[Run]:
+    """Exports the history unless it exists, and judges each variant of it."""
+    file = folder / f"{gpu}-{scenario}-{seed}.csv"
     readings = file.with_name(f"{file.stem}.readings.csv")
     if not readings.exists():
         with TemporaryDirectory(dir=folder) as fresh:
-            hours = ONSET_H + LASTS_H.get(story, USUAL_LASTS_H)
-            made = export(Path(fresh) / file.name, hours, (gpu,), story, seed, onset_hours=ONSET_H)
+            hours = ONSET_H + LASTS_H.get(scenario, DEFAULT_LASTS_H)
+            made = export(
+                Path(fresh) / file.name, hours, (gpu,), scenario, seed, onset_hours=ONSET_H
+            )
             made.file.replace(file)
             made.readings_file.replace(readings)
     points = list(read(file, readings))
@@ -125,17 +127,15 @@ def tell(story: str, variants: Sequence[str], seed: int, gpu: str, folder: Path)
 def _judged(variant: str, seed: int, gpu: str, points: Sequence[Point]) -> Run:
     if variant.endswith(BLIND):
         points = [blinded(point) for point in points]
-    watched = Watched()
+    timed = TimedIncidents()
     drift = Drift("simulated", Detector(), DriftSettings())
-    Replay(drift, Rules(pins=_pins(points)), incidents=watched).run(points)
+    Replay(drift, Rules(pins=_pins(points)), incidents=timed).run(points)
     felt_min = _felt_min(kind_of(gpu), points) if variant in THERMAL else None
-    return Run(variant, seed, [_said(incident, watched) for incident in watched.all], felt_min)
+    return Run(variant, seed, [_opened(incident, timed) for incident in timed.all], felt_min)
 
 
 def _pins(points: Iterable[Point]) -> dict[int, Pin]:
-    """The pins by which the history was judged, with the noise that the healthy part shows: a file
-    of samples does not carry them.
-    """
+    """The pins of the history, with the noise of its healthy part: a sample file has no pins."""
     shifts: dict[int, list[float]] = {}
     probes: dict[int, str] = {}
     for point in points:
@@ -151,32 +151,32 @@ def _pins(points: Iterable[Point]) -> dict[int, Pin]:
     end = EPOCH + timedelta(days=3650)
     return {
         number: Pin(
-            number,
-            "simulated",
-            probes[number],
-            "",
-            None,
-            "benchmark",
-            "",
-            EPOCH,
-            end,
-            (once,),
-            None,
-            max(values),
+            id=number,
+            target="simulated",
+            probe=probes[number],
+            revision="",
+            fingerprint=None,
+            reason="benchmark",
+            author="",
+            created_at=EPOCH,
+            expires_at=end,
+            outputs=(once,),
+            prompt_tokens=None,
+            noise_nat=max(values),
         )
         for number, values in shifts.items()
     }
 
 
 def read(file: Path, readings: Path) -> Iterator[Point]:
-    """Both files as points, in the order in which they were known."""
+    """The points of both files, in the order in which they became known."""
     canaries = (point for chunk in SampleCsv(file).chunks() for point in chunk["simulated"])
     others = [point for chunk in ReadingCsv(readings).chunks() for _, point in chunk]
     return in_order(canaries, merge(others, key=attrgetter("at_us")))
 
 
 def blinded(point: Point) -> Point:
-    """Without what dcgm-exporter's default counters lack."""
+    """The point without the values that dcgm-exporter's default counters lack."""
     if isinstance(point, GpuPoint):
         return point._replace(
             margin_c=None,
@@ -196,7 +196,7 @@ def blinded(point: Point) -> Point:
 
 
 @dataclass(slots=True)
-class Watched(ReplayedIncidents):
+class TimedIncidents(ReplayedIncidents):
     """Incidents with the time when each became loud, and when it came to its cause, by number."""
 
     warned_us: dict[int, int] = field(default_factory=dict)
@@ -213,13 +213,13 @@ class Watched(ReplayedIncidents):
                 self.named_us[number] = now_us
 
 
-def _said(incident: ReplayedIncident, watched: Watched) -> Said:
+def _opened(incident: ReplayedIncident, timed: TimedIncidents) -> Opened:
     def minutes(us: int | None) -> float | None:
         return None if us is None else round((us - ONSET_US) / MINUTE_US, 1)
 
-    number = next(n for n, other in enumerate(watched.all) if other is incident)
+    number = next(n for n, other in enumerate(timed.all) if other is incident)
     opened_min = minutes(incident.opened_us) or 0.0
-    return Said(
+    return Opened(
         opened_min,
         minutes(incident.closed_us),
         incident.kind.value,
@@ -227,32 +227,32 @@ def _said(incident: ReplayedIncident, watched: Watched) -> Said:
         incident.loudest.value,
         incident.subject,
         incident.evidence.get("change_pct"),
-        minutes(watched.named_us.get(number)) or opened_min,
-        minutes(watched.warned_us.get(number)),
+        minutes(timed.named_us.get(number)) or opened_min,
+        minutes(timed.warned_us.get(number)),
     )
 
 
 def _felt_min(gpu: GpuKind, points: Iterable[Point]) -> float | None:
-    """When the clocks had fallen so far that decoding was 3 % slower, by the model's own
-    elasticity: its truth, not a measurement.
+    """The time at which decoding became 3 % slower, from the GPU clocks and the model's own
+    elasticity: the truth of the simulation, not a measurement.
     """
-    usual_mhz = None
+    baseline_mhz = None
     for p in points:
         if not isinstance(p, GpuPoint) or (p.util or 0.0) < 0.5 or not p.sm_clock_mhz:
             continue
         if p.at_us <= ONSET_US:
-            usual_mhz = p.sm_clock_mhz
-        elif usual_mhz is not None:
+            baseline_mhz = p.sm_clock_mhz
+        elif baseline_mhz is not None:
             memory = gpu.memory_clock_mhz / p.mem_clock_mhz if p.mem_clock_mhz else 1.0
-            if gpu.decode_share * usual_mhz / p.sm_clock_mhz + (
-                1.0 - gpu.decode_share
-            ) * memory > 1.0 / (1.0 - FELT_PCT / 100.0):
+            core = baseline_mhz / p.sm_clock_mhz
+            time_ratio = gpu.decode_share * core + (1.0 - gpu.decode_share) * memory
+            if time_ratio > 1.0 / (1.0 - FELT_PCT / 100.0):
                 return round((p.at_us - ONSET_US) / MINUTE_US, 1)
     return None
 
 
 def expectations() -> dict[str, Raises | None]:
-    """What each scenario must raise, as its file says."""
+    """The incident that each scenario must raise, from its file."""
     settable = make_world(("h100",), 0, 1.0, 0.0).settable
     return {
         name: load(name, settable).raises for name in names() if name not in NOT_IN_A_FILE

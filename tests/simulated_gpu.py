@@ -1,4 +1,4 @@
-"""GPUs for the tests: looks at one, minute after minute, in the shape that a healthy GPU has."""
+"""Simulated GPU readings for tests, with the shape of a healthy GPU's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ HEALTHY = GpuPoint(
     throttle_power_ns=0,
     throttle_brake_ns=0,
 )
-Change = Callable[[GpuPoint, float], GpuPoint]  # a look, and the hours since this change began
+Change = Callable[[GpuPoint, float], GpuPoint]  # a reading, and the hours since this change began
 
 
-class Story:
-    """A GPU whose readings follow one another. `play` adds hours of them, changed as given;
-    throttle counters are given as duties.
+class GpuHistory:
+    """The readings of one GPU. `play` adds hours of them with the given changes; throttle counters
+    are given as duty cycles.
     """
 
     def __init__(self, point: GpuPoint = HEALTHY, every_s: int = 10) -> None:
@@ -42,10 +42,10 @@ class Story:
         self.at_us, self.counters = START_US, {"thermal": 0, "power": 0, "brake": 0}
         self.points: list[GpuPoint] = []
 
-    def play(self, hours: float, change: Change = lambda point, _: point, **duties: float) -> Story:
-        """So many hours more. Power wavers by ±60 W and the temperature with it, as of a GPU in
-        use.
-        """
+    def play(
+        self, hours: float, change: Change = lambda point, _: point, **duties: float
+    ) -> GpuHistory:
+        """Adds hours of readings. Power varies by ±60 W, as on a GPU in use."""
         begun_us = self.at_us
         while self.at_us - begun_us < hours * 3600 * SECOND_US:
             watts = self.noise.uniform(-60.0, 60.0) if self.point.power_w is not None else 0.0
@@ -71,7 +71,7 @@ class Story:
         return point._replace(**known)
 
     def channel(self, settings: DriftSettings = SETTINGS) -> GpuChannel:
-        """A channel that was fed with all of it and advanced to the time of each reading."""
+        """A channel after all readings, advanced to the time of each."""
         return feed(GpuChannel(self.point.uuid), self.points, settings)
 
 
@@ -88,7 +88,7 @@ def feed(
     return channel
 
 
-def signs_of(channel: GpuChannel, settings: DriftSettings = SETTINGS) -> list[str]:
+def conditions_of(channel: GpuChannel, settings: DriftSettings = SETTINGS) -> list[str]:
     """The names of what is open."""
     return sorted(warning.condition for warning in channel.warnings(settings))
 
@@ -99,9 +99,9 @@ def warmed(
     limit_c: float = 87.0,
     cooling: Callable[[float], float] = lambda _: 1.0,
 ) -> list[GpuPoint]:
-    """The same looks with the temperatures that their power makes of a two-pole GPU (an H100:
-    0.020 °C/W in 4 s, 0.034 °C/W in 90 s); `cooling` multiplies the slow resistance, by the hours
-    since the first look. The margin follows.
+    """The readings with the temperatures that follow from their power in a two-pole model (an H100:
+    0.020 °C/W in 4 s, 0.034 °C/W in 90 s), and the margins. `cooling` gives a factor on the slow
+    thermal resistance by the hours since the first reading.
     """
     die = sink = 0.0
     found = []

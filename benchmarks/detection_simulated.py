@@ -1,16 +1,15 @@
-"""The simulated months that detectors are measured on: what a canary's decode rate does on a
-healthy server, and with a drop in it.
+"""Simulated months for the measurement of detectors: the decode rate of canaries on a healthy
+server, and the drops applied to it.
 
-The assumptions (all in the natural logarithm of the rate; R is the number of other requests
-running):
+The assumptions, in the natural logarithm of the rate (R: number of other running requests):
 
     -ln(1 + 0.05 R) + 0.4 % diurnal + slow noise (Ornstein-Uhlenbeck, tau 40 min, SD 0.6 % busy,
-    0.4 % idle) + noise of Student's t with 5 degrees (scale 1.2 % sqrt(1 + R/4) busy, 0.3 % idle) +
-    0.4 % of canaries 10 to 40 % slow
+    0.4 % idle) + Student's t noise with 5 degrees of freedom (scale 1.2 % sqrt(1 + R/4) busy, 0.3 %
+    idle) + 0.4 % of canaries 10 to 40 % slow
 
-R is Poisson about a mean with a daily swing and a correlated log-intensity (busy: 0 to about 25;
-idle: the canary is mostly alone). One canary a minute. Not modelled: weekly cycles, model swaps,
-neighbours on the GPU.
+R is Poisson with a daily cycle and an autocorrelated log-intensity (busy: 0 to about 25; idle: the
+canary is mostly alone). One canary a minute. Not modelled: weekly cycles, model changes, other
+processes on the GPU.
 """
 
 from __future__ import annotations
@@ -29,37 +28,53 @@ SCENARIOS = {
     "5 %": (0.05, 0.0),
     "10 %": (0.10, 0.0),
     "ramp 5 % over 2 h": (0.05, 120.0),
-}  # share, minutes to grow
+}  # share, minutes of the ramp
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a server is like."""
+    """The load and the noise of one kind of server."""
 
     name: str
     mean_running: float
-    swing: float  # of the mean over the day
-    scatter: float  # of the log-intensity
-    noise_sd: float
-    noise: float
-    noise_grows: bool
+    swing: float  # daily cycle, as a share of the mean
+    scatter: float  # SD of the log-intensity
+    noise_sd: float  # of the slow noise
+    noise: float  # scale of the noise of each canary
+    noise_grows: bool  # with the load
 
 
-BUSY = Kind("busy", 9.0, 0.6, 0.35, 0.006, 0.012, True)
-IDLE = Kind("idle", 0.08, 0.5, 0.5, 0.004, 0.003, False)
+BUSY = Kind(
+    name="busy",
+    mean_running=9.0,
+    swing=0.6,
+    scatter=0.35,
+    noise_sd=0.006,
+    noise=0.012,
+    noise_grows=True,
+)
+IDLE = Kind(
+    name="idle",
+    mean_running=0.08,
+    swing=0.5,
+    scatter=0.5,
+    noise_sd=0.004,
+    noise=0.003,
+    noise_grows=False,
+)
 KINDS = {kind.name: kind for kind in (BUSY, IDLE)}
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Minute by minute: requests running, and the logarithm of the decode rate."""
+    """Running requests and the logarithm of the decode rate, one value per canary."""
 
     running: Floats
     log_rate: Floats
 
 
 def series(kind: Kind, seed: int, days: int, per_minute: int = 1, probes: int = 1) -> Series:
-    """So many days of one target. `per_minute` canaries a minute see the same load and noise."""
+    """Simulates one target; the canaries of one minute have the same load and slow noise."""
     rng = np.random.default_rng([seed, kind.name == "busy"])
     n = days * DAY
     t = np.arange(n)
@@ -88,9 +103,7 @@ def ou(rng: np.random.Generator, n: int, tau: float) -> Floats:
 
 
 def drop(minutes: int, size: float, ramp_min: float = 0.0) -> Floats:
-    """A drop by a share that begins at once, or grows for so many minutes; logarithms to be
-    added.
-    """
+    """A drop of the rate by a share, at once or as a ramp; as logarithms to be added."""
     grown = (
         np.ones(minutes) if ramp_min <= 0 else np.minimum(1.0, np.arange(1, minutes + 1) / ramp_min)
     )

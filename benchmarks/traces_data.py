@@ -1,5 +1,5 @@
-"""Readings of real GPUs as points: the GB10 set, two 3090, two V100, and sweeps of power caps.
-Provenance beside the files.
+"""Readings of real GPUs as points: the GB10 set, two RTX 3090, two V100, and sweeps of power caps.
+Their sources are in data/gpu/PROVENANCE.md.
 """
 
 from __future__ import annotations
@@ -18,39 +18,37 @@ from monitor.model import GpuPoint
 
 EXTRACT = HERE / "data" / "gpu"
 SECOND_US = 1_000_000
-GB10, GB10_LIMIT_C = (
-    "GB10",
-    94.0,
-)  # a GB10 says 13 °C of margin at 81 °C (github.com/ollama/ollama/issues/13552)
-BETWEEN_S = (
-    60.0  # between two tests of one model, which follow one another: their temperatures join
+GB10 = "GB10"
+GB10_LIMIT_C = (
+    94.0  # a GB10 reports a margin of 13 °C at 81 °C (github.com/ollama/ollama/issues/13552)
 )
+BETWEEN_S = 60.0  # between consecutive tests of one model; their temperatures are continuous
+
+
+#: Elapsed s, W, °C, SM MHz, utilisation 0..1.
+TraceRow = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One file: its name, where it belongs in time (seconds since the first, or None: right after
-    the one before), and its rows.
+    """One file: its name, its start (seconds after the first file; None: right after the previous
+    one), and its rows.
     """
 
     name: str
     began_s: float | None
-    rows: tuple[
-        tuple[float, float, float, float, float], ...
-    ]  # elapsed s, W, °C, SM MHz, utilisation 0..1
+    rows: tuple[TraceRow, ...]
 
 
 def spark(folder: Path | None) -> list[Trace]:
-    """Every GB10 file in the order in which it was made, from `spark_telemetry.tar.gz` of a folder;
-    or the extract.
+    """The GB10 files in the order of their recording, from `spark_telemetry.tar.gz` in a folder;
+    without a folder the extract.
     """
     if folder is None:
         return _extract()
     archive = folder / "spark_telemetry.tar.gz"
-    starts, groups = (
-        _starts(folder / "spark__closed_loop_tables.csv"),
-        dict[str, list[tuple[str, str]]](),
-    )
+    starts = _starts(folder / "spark__closed_loop_tables.csv")
+    groups: dict[str, list[tuple[str, str]]] = {}
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
             stream = (
@@ -86,7 +84,7 @@ def _extract() -> list[Trace]:
 
 def _rows(
     rows: Iterator[dict[str, str]] | csv.DictReader[str],
-) -> tuple[tuple[float, float, float, float, float], ...]:
+) -> tuple[TraceRow, ...]:
     return tuple(
         (
             float(r["elapsed_s"]),
@@ -100,7 +98,7 @@ def _rows(
 
 
 def _starts(file: Path) -> dict[str, float]:
-    """When the first test of each model began: the tables of results carry it."""
+    """The start of the first test of each model, from the tables of results."""
     found: dict[str, float] = {}
     if file.exists():
         with file.open() as rows:
@@ -115,17 +113,15 @@ def _starts(file: Path) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """Traces one after another as the life of one GPU: the points, and which file each comes
-    from.
-    """
+    """Traces one after another as the history of one GPU: the points, and the file of each."""
 
     points: list[GpuPoint]
     names: list[str]
 
 
 def chained(traces: Sequence[Trace]) -> Chained:
-    """As one GPU. A file without a time of its own follows a minute after the one before; none
-    begins before that one has ended.
+    """Joins traces. A file without a start follows a minute after the previous one; none begins
+    before the previous one has ended.
     """
     points: list[GpuPoint] = []
     names: list[str] = []
@@ -153,7 +149,7 @@ def chained(traces: Sequence[Trace]) -> Chained:
 
 
 def rtx3090() -> dict[str, list[GpuPoint]]:
-    """Two GPUs in two runs, once a second; no clock in them."""
+    """Two RTX 3090 in two runs, once a second, without clocks."""
     found: dict[str, list[GpuPoint]] = {}
     for file in sorted(EXTRACT.glob("rtx3090__gpu_monitor_*.csv")):
         with file.open() as rows:
@@ -173,9 +169,7 @@ def rtx3090() -> dict[str, list[GpuPoint]]:
 
 
 def v100() -> dict[str, list[GpuPoint]]:
-    """Two V100 that decode, once a second, with the temperature of their memory; no clock in
-    them.
-    """
+    """Two V100 that decode, once a second, with memory temperature and without clocks."""
     found: dict[str, list[GpuPoint]] = {}
     for line in (EXTRACT / "v100__dmon_load.txt").read_text().splitlines():
         cells = line.split()
@@ -197,9 +191,7 @@ def v100() -> dict[str, list[GpuPoint]]:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a V100 came to at a power cap: the hottest its memory and core were, and the lowest its
-    clock fell.
-    """
+    """The extremes of a V100 at a power cap: highest temperatures, lowest clock."""
 
     work: str
     cap_w: float
@@ -210,7 +202,7 @@ class Peak:
 
 
 def v100_peaks() -> list[Peak]:
-    """Six runs."""
+    """The extremes of six runs."""
     found = []
     for work in ("t2i", "video"):
         with (EXTRACT / f"v100__power_sweep_{work}.csv").open() as rows:
@@ -230,7 +222,7 @@ def v100_peaks() -> list[Peak]:
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """One setting of a power cap: how fast, at which power and clock."""
+    """One power cap: speed, power and clock."""
 
     cap_w: float
     speed: float
@@ -239,9 +231,7 @@ class Capped:
 
 
 def power_caps() -> dict[str, list[Capped]]:
-    """Each sweep by name, highest cap first; rows without a clock or a measured power are left
-    out.
-    """
+    """Each sweep by name, highest cap first; rows without clock or measured power are skipped."""
     found: dict[str, list[Capped]] = {}
     with (EXTRACT / "club3090__power_cap_sweeps.csv").open() as rows:
         for row in csv.DictReader(rows):
