@@ -279,7 +279,7 @@ async def test_a_port_where_nobody_listens_is_a_connect_error_in_the_systems_wor
 ) -> None:
     port = listener.getsockname()[1]
     listener.close()
-    with pytest.raises(httpcore.ConnectError, match="TimedConnection refused"):
+    with pytest.raises(httpcore.ConnectError, match="Connection refused"):
         await Backend().connect_tcp("127.0.0.1", port, timeout=5)
 
 
