@@ -60,10 +60,10 @@ def healthy(chain: Chained) -> Healthy:
                 counted_us = minute.at_us
                 busy, clock, heat = (
                     busy + 1,
-                    clock + (minute.usual_clock_mhz is not None),
+                    clock + (minute.expected_clock_mhz is not None),
                     heat + (minute.residual_c is not None),
                 )
-        if channel.open:
+        if channel.conditions.open:
             found |= dict.fromkeys(
                 (name, warning.condition) for warning in channel.warnings(SETTINGS)
             )

@@ -122,7 +122,7 @@ def _trial(
             and (newest.thermal_duty or 0.0) > THROTTLED
         ):
             found.throttled_min = since_min
-        if not channel.open:
+        if not channel.conditions.open:
             continue
         for warning in channel.warnings(settings):
             found.first.setdefault(warning.condition, since_min)

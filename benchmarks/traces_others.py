@@ -13,12 +13,11 @@ import traces_data
 from common import table
 from traces_data import Capped, Peak
 
-from monitor.judge.drift.evidence import GpuWarning
 from monitor.judge.drift.gpu.channel import GpuChannel
-from monitor.judge.drift.gpu.elasticity import Elasticity, Predicted
+from monitor.judge.drift.gpu.elasticity import Elasticity
 from monitor.judge.drift.gpu.rules import RULES
 from monitor.judge.drift.settings import MINUTE_US, SECOND_US, DriftSettings
-from monitor.model import CanaryPoint, GpuPoint
+from monitor.model import CanaryPoint, GpuPoint, GpuWarning, Predicted
 
 V100_MEMORY_C = 85.0  # where its HBM throttles
 BEFORE_H, AFTER_MIN = 4, 15
@@ -106,15 +105,15 @@ def _play(points: Sequence[GpuPoint], settings: DriftSettings) -> list[GpuWarnin
     for point in points:
         channel.gpu(point, settings)
         channel.advance(point.at_us, settings)
-        for warning in channel.warnings(settings) if channel.open else ():
-            found.setdefault(warning.sign, warning)
+        for warning in channel.warnings(settings) if channel.conditions.open else ():
+            found.setdefault(warning.condition, warning)
     return list(found.values())
 
 
 def _reported(points: Sequence[GpuPoint], settings: DriftSettings) -> str:
     """The warnings on these points, for a table."""
     warnings = _play(points, settings)
-    return ", ".join(f"{w.sign}: {w.evidence['cause']}" for w in warnings) or "nothing"
+    return ", ".join(f"{w.condition}: {w.cause}" for w in warnings) or "nothing"
 
 
 def _repeated(point: GpuPoint, minutes: int) -> list[GpuPoint]:
@@ -278,8 +277,7 @@ def _learned(sweep: Sequence[Capped], settings: DriftSettings) -> Elasticity:
                 completion_tokens=128.0,
                 prompt_tokens=2000.0,
                 sm_clock_mhz=capped.clock_mhz,
-            ),
-            settings,
+            )
         )
     return elasticity
 

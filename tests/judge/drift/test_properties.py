@@ -181,5 +181,5 @@ def test_how_often_the_time_is_told_changes_nothing() -> None:
     often.advance(end_us, QUICK)
     seldom.advance(end_us, QUICK)
     assert often.speed == seldom.speed
-    assert often.flow == seldom.flow
-    assert often.gpus["GPU-1"].normal == seldom.gpus["GPU-1"].normal
+    assert often.server == seldom.server
+    assert often.gpus["GPU-1"].baseline == seldom.gpus["GPU-1"].baseline

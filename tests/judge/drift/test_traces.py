@@ -44,7 +44,7 @@ def played(points: list[GpuPoint]) -> tuple[GpuChannel, dict[str, str]]:
     for point in points:
         channel.gpu(point, SETTINGS)
         channel.advance(point.at_us, SETTINGS)
-        if channel.open:
+        if channel.conditions.open:
             for warning in channel.warnings(SETTINGS):
                 causes.setdefault(warning.condition, warning.cause.value)
     return channel, causes
@@ -57,9 +57,7 @@ def test_a_healthy_gpu_raises_nothing_although_it_works_at_84_degrees(
     assert max(point.temp_c or 0.0 for point in points) >= 84.0
     assert causes == {}
     assert all(
-        armed.armed
-        for armed in channel.armed(SETTINGS)
-        if "clock" in armed.what or "heat" in armed.what
+        armed.armed for armed in channel.armed() if "clock" in armed.what or "heat" in armed.what
     )
 
 

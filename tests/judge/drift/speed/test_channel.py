@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from monitor.judge.drift.evidence import Effect
 from monitor.judge.drift.settings import MINUTE_US, DriftSettings
-from monitor.judge.drift.speed import track
+from monitor.judge.drift.speed import model
 from monitor.judge.drift.speed.channel import SpeedChannel
 from monitor.judge.drift.speed.step_rate import steps_between
 from monitor.model import CanaryPoint, ServerPoint, Severity
@@ -271,13 +271,13 @@ def test_one_thing_at_a_time_is_learnt_anew_so_that_no_step_takes_long(
     channel, now = SpeedChannel(), 0
 
     def noted(name: str) -> None:
-        really = getattr(track, name)
+        really = getattr(model, name)
 
         def call(*given: Any) -> Any:
             learnt.append((now, name))
             return really(*given)
 
-        monkeypatch.setattr(track, name, call)
+        monkeypatch.setattr(model, name, call)
 
     noted("refine")
     noted("fit_ar1")
@@ -521,7 +521,7 @@ def reading(
 def test_engine_steps_tell_the_speed_of_a_busy_server() -> None:
     rate = steps_between(reading(0, 1000, 8000), reading(15, 2500, 20000))
     assert rate is not None
-    assert rate.value == pytest.approx(math.log(100)) and rate.load.mates == pytest.approx(
+    assert rate.value == pytest.approx(math.log(100)) and rate.load.peers == pytest.approx(
         math.log1p(8)
     )
 

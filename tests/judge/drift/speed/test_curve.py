@@ -13,7 +13,7 @@ from monitor.judge.drift.speed.curve import LoadCurve
 from monitor.judge.drift.speed.curve_fit import add_missing, fit_curve, refine
 from monitor.judge.drift.speed.load import EngineLoad, decode_load, wait_load
 from monitor.judge.drift.speed.training import TrainingPoint, TrainingSet
-from monitor.judge.drift.stats.regression import solve, weighted_parabola
+from monitor.judge.drift.stats.regression import weighted_parabola
 from monitor.model import CanaryPoint
 
 
@@ -200,8 +200,3 @@ def test_a_parabola_through_points_of_a_parabola_is_exact() -> None:
         x, [3 + 2 * v - v * v for v in x], [1.0, 2.0, 1.0, 5.0, 1.0]
     ) == pytest.approx(3.0)
     assert weighted_parabola([1.0, 1.0], [4.0, 6.0], [1.0, 1.0]) == pytest.approx(5.0)
-
-
-def test_equations_that_determine_nothing_have_no_solution() -> None:
-    assert solve([[2.0, 1.0], [1.0, 3.0]], [3.0, 5.0]) == pytest.approx([0.8, 1.4])
-    assert solve([[1.0, 2.0], [2.0, 4.0]], [1.0, 2.0]) is None

@@ -87,8 +87,7 @@ def test_a_change_of_the_digest_is_remembered() -> None:
     starts = channel()
     at_us = START_US + 5 * HOUR_US
     starts.canary(
-        CanaryPoint(at_us, at_us + MINUTE_US, process_start_us=START_US + HOUR_US, fingerprint="b"),
-        SETTINGS,
+        CanaryPoint(at_us, at_us + MINUTE_US, process_start_us=START_US + HOUR_US, fingerprint="b")
     )
     assert starts.digest_changed(at_us + 2 * MINUTE_US) == at_us
 

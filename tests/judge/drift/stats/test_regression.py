@@ -21,6 +21,12 @@ def fitted(
 
 def test_a_system_of_equations_is_solved() -> None:
     assert solve([[4.0, 1.0, 1.0], [1.0, 3.0, 2.0]]) == pytest.approx([1 / 11, 7 / 11])
+    exchanged = solve([[2.0, 1.0, 3.0], [1.0, 3.0, 5.0]], least_pivot=1e-9)
+    assert exchanged == pytest.approx([0.8, 1.4])
+
+
+def test_equations_that_determine_nothing_have_no_solution() -> None:
+    assert solve([[1.0, 2.0, 1.0], [2.0, 4.0, 2.0]], least_pivot=1e-9) is None
 
 
 def test_a_line_without_noise_is_found() -> None:
