@@ -209,7 +209,7 @@ def _sweep(name: str, sweep: Sequence[Capped], settings: DriftSettings) -> tuple
         for capped in lower
         if "power_limit: power_cap" in _reported(_capped_points(full, capped), settings)
     ]
-    prefill, elasticity = "prefill" in name, _learned(sweep[::2], settings)
+    prefill, elasticity = "prefill" in name, _learned(sweep[::2])
     unseen = [
         capped
         for capped in lower
@@ -259,7 +259,7 @@ def _capped_points(full: Capped, capped: Capped) -> list[GpuPoint]:
     return found
 
 
-def _learned(sweep: Sequence[Capped], settings: DriftSettings) -> Elasticity:
+def _learned(sweep: Sequence[Capped]) -> Elasticity:
     """The elasticity learned from ten canaries at each setting."""
     elasticity = Elasticity()
     for number in range(10 * len(sweep)):

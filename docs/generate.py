@@ -92,70 +92,21 @@ def _syntax(action: argparse.Action) -> str:
     )
 
 
-SIMULATOR = """# The simulated server
-
-Made from the code (`make docs`).
-
-    vllm-canary simulate --gpu h100 --scenario heat --thermal-speed 30 --port 8000 --dcgm-port 9400
-
-runs a server that speaks vLLM's HTTP API (streams, usage, log-probabilities, metrics page, tokenizer, error bodies; compared in the tests
-with the answers of a real vLLM 0.32), with a continuous-batching scheduler, a small deterministic language model, and GPUs whose
-temperatures, clocks and throttle counters follow a two-pole model; a DCGM exporter's page shows the GPUs. Token timing is real; heat
-moves `--thermal-speed` times faster. `GET` and `POST /-/control` read and change every setting while it runs, for example
-`{"max_model_len": 4096, "restart": true}` or `{"scenario": "heat"}`. The same scenario and seed give the same history.
-
-A GPU's setting `GPU.cooling` is a factor on the thermal resistance of heat sink and air; the resistance between die and heat sink does
-not change. So at `GPU.cooling: 2.6` a GeForce stays somewhat cooler than one whose whole resistance were 2.6 times as large, and
-throttles later.
-
-    vllm-canary simulate --scenario heat --export heat.csv --hours 72 --onset 60
-
-writes the samples that a daemon would have stored, and beside them `heat.readings.csv` and `heat.pins.yaml`, in virtual time. Engine,
-GPUs and scenarios are the same; many equal steps of the engine are computed at once. Waits, figures, verdicts and pins come from the
-daemon's own code. `--onset` sets the hours until the scenario begins (default: half of the history).
-
-Samples vary as those of an idle server do: the decode rate by some tenths of a per cent, with AR(1) noise, rare slow samples and no
-drift. GPU readings vary too: power by 1.5 %, the intake air by some tenths of a degree. Answers are judged by pins that were taken from
-the healthy server before the history begins: `verdict`, `stale`, `first_divergence` and `logprob_shift` are filled for every probe that
-asks for log-probabilities. The pins are written to `heat.pins.yaml` in the format of `pins export`, and `backtest heat.csv` reads them,
-since a shift can only be judged against the noise of its pin. Where another answer came, the shift is that of the pinned answer, scored,
-provided that nobody else was served.
-
-A daemon does a few things that the export leaves out: the token budget, extra canaries while drift is suspected, the pause after a
-cancelled canary, and the few milliseconds in which a pinned answer is scored.
-
-## The language model
-
-The model is a table: some twenty known questions, filler for everything else, and log-probabilities that depend on variant, seed and
-place. Scores of a given text agree with the model's own answers: an answer of its own is scored as it was generated, down to the
-end-of-text token, so `pin` measures no noise where there is none. `POST /-/control {"answers": "int4"}` swaps the weights. `int4` gives
-the same answers and moves the log-probabilities by some 0.7 nat. `new-weights` moves them by some 3 nat and answers four questions
-differently: three as well as before, one with a wrong amount. `lost-bos` loses the beginning-of-text token: fluent and wrong.
-
-## Scenarios
-
-A scenario is a YAML file with a time line (`monitor/simulate/scenarios/`); `--scenario` takes a file of your own too. *Raises* is the
-kind and the cause that a monitor must report, from the closed lists; docs/alerts.md says which of them this version detects. Names and
-values of a file are checked before the scenario begins.
-
-| scenario | what happens | raises |
-|---|---|---|
-"""
+#: The table of scenarios ends the page; what stands before it is written by hand.
+SCENARIOS = "| scenario | what happens | raises |\n|---|---|---|\n"
 
 
 def simulator_page() -> str:
-    """docs/simulator.md, with every scenario that travels along."""
+    """docs/simulator.md with its table of the scenarios that travel in the package."""
     folder = HERE.parent / "monitor" / "simulate" / "scenarios"
     rows = []
     for path in sorted(folder.glob("*.yaml")):
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         raises = data.get("raises") or {}
-        told = (
-            " / ".join(str(raises[key]) for key in ("kind", "cause") if raises.get(key))
-            or "nothing"
-        )
-        rows.append(f"| `{path.stem}` | {data['about']} | {told} |")
-    return SIMULATOR + "\n".join(rows) + "\n"
+        expected = " / ".join(str(raises[key]) for key in ("kind", "cause") if raises.get(key))
+        rows.append(f"| `{path.stem}` | {data['about']} | {expected or 'nothing'} |")
+    written, _, _ = (HERE / "simulator.md").read_text(encoding="utf-8").partition(SCENARIOS)
+    return written + SCENARIOS + "\n".join(rows) + "\n"
 
 
 def pages() -> dict[str, str]:

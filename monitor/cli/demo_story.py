@@ -113,13 +113,13 @@ class Story:
         )
         self._say(f"  {incident.summary}")
         freed = now()
-        self.simulator.set(card__cooling=1.0, batch__clients=0)
+        self.simulator.set(gpu__cooling=1.0, batch__clients=0)
         cooled = self._wait(lambda: _cooled(self.history.gpu(freed), cool), "the GPU to cool down")
         self._say(f"cooled: GPU {cooled}")
 
     def _overheat(self, before: Sequence[Sample]) -> None:
         blocked = now()
-        self.simulator.set(card__cooling=COOLING_LOST)
+        self.simulator.set(gpu__cooling=COOLING_LOST)
         self._wait(lambda: _throttled(self.history.gpu(blocked)), "the GPU to be throttled")
         throttled = now()
         during = self._wait(

@@ -17,7 +17,7 @@ from monitor.measure.gpu.watch import GpuWatch
 from monitor.model import DRIVER, GpuEvent, GpuReading, GpusView
 
 GpuChoice = Literal["auto", "none"] | list[str] | DcgmSource
-# an exporter reads its GPUs every 30 s unless told otherwise; asking more often finds the new page
+# an exporter reads its GPUs every 30 s by default; asking more often finds the new page
 # sooner
 PAGE_EVERY_S = 5.0
 FIRST_LOOK_S = 3.0
@@ -68,18 +68,18 @@ class TargetGpus:
         """What can be seen of this target's GPUs now; None where none is watched for it."""
         if self.watch is None or self.chosen == "none":
             return None
-        answering, troubles, known = (
+        answering, problems, known = (
             self.watch.answering(),
             self.watch.state().problems,
             self.watch.known(),
         )
         if not isinstance(self.chosen, list):
-            return GpusView(known, answering, troubles)
+            return GpusView(known, answering, problems)
         own = frozenset(self.chosen)
         return GpusView(
             own,
             answering & own,
-            {gpu: trouble for gpu, trouble in troubles.items() if gpu in own | {DRIVER}},
+            {gpu: problem for gpu, problem in problems.items() if gpu in own | {DRIVER}},
         )
 
     def watches(self, subject: str) -> bool:

@@ -115,7 +115,7 @@ def server_timing(
 def load_figures(
     outcome: Outcome, answer: Answer, before: ServerPage | None, after: ServerPage | None
 ) -> LoadFigures:
-    """The server's work for others around and during the sample; None where it cannot be told apart
+    """The server's work for others around and during the sample; None where it cannot be separated
     from ours.
     """
     if before is None:

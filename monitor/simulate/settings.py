@@ -32,6 +32,13 @@ class SettingError(UserError):
     exit_code = USAGE
 
 
+def current_name(name: str) -> str:
+    """Returns the present name of a setting: `gpu.…` was `card.…` in scenarios of earlier
+    versions.
+    """
+    return f"gpu.{name.removeprefix('card.')}" if name.startswith("card.") else name
+
+
 def settable(thing: object) -> Mapping[str, TypeAdapter[Any]]:
     """The settable fields of a dataclass, or of its class, each with the adapter that checks
     its value. Private fields are excluded.

@@ -13,8 +13,8 @@ export:
 * `submit(request)` and `cancel(handle)` happen at `now_s`; advance first. `submit` returns None
   where the request is not accepted (`refusal()` gives the reason: down, dead, busy).
 * `set(name, value)` changes a setting, `get(name)` reads it, `settable` lists the names: fields of
-  EngineConfig and Identity, `answers` (the variant of the model), `card.FIELD` of every GPU,
-  `card.0.FIELD` of one, `driver_version` of all, `GROUP.FIELD` of any dataclass in `groups`
+  EngineConfig and Identity, `answers` (the variant of the model), `gpu.FIELD` of every GPU,
+  `gpu.0.FIELD` of one, `driver_version` of all, `GROUP.FIELD` of any dataclass in `groups`
   (traffic, for example). `dead` = True kills the engine and its requests; `restart` = true, or its
   duration in seconds, calls `restart()`. An unknown name or a wrong value raises SettingError.
 * `restart(down_s, **changes)` starts a new process: counters start at 0, the prefix cache is empty,
@@ -41,7 +41,7 @@ from monitor.simulate.engine.scheduler import Gauges
 from monitor.simulate.identity import Identity, system_fingerprint
 from monitor.simulate.model.language_model import VARIANTS
 from monitor.simulate.protocols import EventSource, ForeseeableSource, GpuLike
-from monitor.simulate.settings import SettingError, assign, checked, settable, shown
+from monitor.simulate.settings import SettingError, assign, checked, current_name, settable, shown
 
 GPU_STEP_S = 0.1  # GPUs advance in steps of about this length: fine enough for heat, and cheap
 LONGEST_DOWN_S = 1e6  # of a restart
@@ -164,8 +164,8 @@ class World:
     def settable(self) -> tuple[str, ...]:
         """All names that `set` accepts."""
         gpus = [settable(gpu) for gpu in self.gpus]
-        each = [f"card.{name}" for name in (gpus[0] if gpus else ())]
-        one = [f"card.{index}.{name}" for index, names in enumerate(gpus) for name in names]
+        each = [f"gpu.{name}" for name in (gpus[0] if gpus else ())]
+        one = [f"gpu.{index}.{name}" for index, names in enumerate(gpus) for name in names]
         grouped = [
             f"{group}.{name}" for group, thing in self.groups.items() for name in settable(thing)
         ]
@@ -179,9 +179,9 @@ class World:
         return (*plain, *grouped, *each, *one)
 
     def settings(self) -> dict[str, Any]:
-        """Every setting with its present value, a GPU's as `card.0.FIELD`."""
+        """Every setting with its present value, a GPU's as `gpu.0.FIELD`."""
         every = {
-            name for name in self.settable if name.startswith("card.") and not name[5].isdigit()
+            name for name in self.settable if name.startswith("gpu.") and not name[4].isdigit()
         }
         return {
             name: self.get(name)
@@ -294,12 +294,13 @@ class World:
 
     def _things(self, name: str) -> tuple[Sequence[object], str]:
         """The objects that a name belongs to, and the name of their field. Raises SettingError."""
+        name = current_name(name)
         group, _, rest = name.partition(".")
         index, _, of_one = rest.partition(".")
         things: Sequence[object]
-        if group == "card" and index.isdigit():
+        if group == "gpu" and index.isdigit():
             things, attribute = self.gpus[int(index) : int(index) + 1], of_one
-        elif group == "card" or name == "driver_version":
+        elif group == "gpu" or name == "driver_version":
             things, attribute = self.gpus, rest or name
         elif rest:
             things, attribute = [self.groups[group]] if group in self.groups else [], rest

@@ -26,9 +26,13 @@ MINUTE = timedelta(minutes=1)
 def config_change(before: int, after: int, **evidence: Any) -> Finding:
     """max_model_len changed."""
     return a_finding(
-        kind=Kind.CONFIG_CHANGE, subject="max_model_len", severity=Severity.WARNING, cause=Cause.CONFIG_CHANGE,
-        changes=(Change("max_model_len", before, after),), evidence=evidence,
-    )  # fmt: skip
+        kind=Kind.CONFIG_CHANGE,
+        subject="max_model_len",
+        severity=Severity.WARNING,
+        cause=Cause.CONFIG_CHANGE,
+        changes=(Change("max_model_len", before, after),),
+        evidence=evidence,
+    )
 
 
 def report(

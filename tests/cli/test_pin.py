@@ -386,9 +386,9 @@ def test_a_longer_prompt_is_blamed_on_template_or_tokenizer(
     server.state.template_salt = "Be brief."
     [sample] = cli("probe", "--json").json["samples"]
     before, after = sample["prompt_tokens"] - 2, sample["prompt_tokens"]
-    assert (
-        sample["detail"]
-        == f"the prompt has {after} tokens, pinned are {before}: the chat template or tokenizer changed"
+    assert sample["detail"] == (
+        f"the prompt has {after} tokens, pinned are {before}: the chat template or "
+        "tokenizer changed"
     )
 
 

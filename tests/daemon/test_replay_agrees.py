@@ -44,9 +44,14 @@ CANARIES: dict[str, dict[str, Any]] = {
 }
 NAMES = ("sky", "pinned")
 TABLES = (
-    "delivery", "incident_event", "finding", "incident", "detector_state", "server_reading",
+    "delivery",
+    "incident_event",
+    "finding",
+    "incident",
+    "detector_state",
+    "server_reading",
     "sample",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

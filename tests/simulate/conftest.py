@@ -15,7 +15,7 @@ from monitor.simulate.world import World
 
 @pytest.fixture
 async def server() -> AsyncIterator[SimulatedServer]:
-    """A healthy server without cards whose steps take a millisecond: tests wait for it in real
+    """A healthy server without GPUs whose steps take a millisecond: tests wait for it in real
     time.
     """
     config = EngineConfig(decode_base_s=0.001, host_s=0.0001, num_gpu_blocks=2000)

@@ -45,7 +45,7 @@ def test_figures_come_in_the_units_of_the_classic_names(gpus: list[Gpu]) -> None
     )
 
 
-def test_what_a_card_does_not_have_is_left_out_for_that_card_only(gpus: list[Gpu]) -> None:
+def test_what_a_gpu_does_not_have_is_left_out_for_that_gpu_only(gpus: list[Gpu]) -> None:
     shown = values(page(gpus))
     assert ("DCGM_FI_DEV_MEMORY_TEMP", "1") not in shown
     assert ("DCGM_FI_DEV_GPU_TEMP", "1") in shown

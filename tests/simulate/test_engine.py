@@ -260,7 +260,7 @@ def test_chat_behind_a_batch_waits_as_long_as_the_queue_is() -> None:
     assert (chat.first_s - chat.arrived_s) / alone.first_s > 500
 
 
-def test_slower_clocks_slow_the_steps_and_a_fault_of_the_host_leaves_the_card_idle() -> None:
+def test_slower_clocks_slow_the_steps_and_a_fault_of_the_host_leaves_the_gpu_idle() -> None:
     healthy, slow = (
         drive(engine_of(s, host_s=0.0), [Wanted(answer=50)]).handles[0].last_s for s in (1.0, 0.5)
     )

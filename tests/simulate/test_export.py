@@ -103,7 +103,7 @@ def test_a_lone_canary_measures_the_engines_own_rate_with_a_little_unrest(
         and r["phase"] != "cold"
     ]
     rates = numbers(alone, "decode_tok_s")
-    # 7.5 ms of the card and 0.4 ms of the host a step
+    # 7.5 ms of the GPU and 0.4 ms of the host a step
     assert median(rates) == pytest.approx(1 / 0.0079, rel=0.02)
     assert 0.001 < pstdev(rates) / mean(rates) < 0.05
 

@@ -109,15 +109,15 @@ def test_many_steps_at_once_change_nothing_but_the_work(name: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ["rtx4090", "rtx3090", "dgx-spark"])
-def test_nor_on_cards_whose_clock_follows_their_temperature(gpu: str) -> None:
+def test_nor_on_gpus_whose_clock_follows_their_temperature(gpu: str) -> None:
     acts = STORIES["a few users"]
     assert story(FastForwardWorld, acts, gpu) == pytest.approx(
         story(World, acts, gpu), rel=1e-2, abs=2.5
     )
 
 
-def test_nor_on_a_card_that_throttles() -> None:
-    acts = [(0.0, {"batch.clients": 4, "card.cooling": 4.0, "card.inlet_c": 45.0})]
+def test_nor_on_a_gpu_that_throttles() -> None:
+    acts = [(0.0, {"batch.clients": 4, "gpu.cooling": 4.0, "gpu.inlet_c": 45.0})]
     ours, theirs = (story(kind, acts) for kind in (FastForwardWorld, World))
     assert theirs[-1] < 1800
     assert ours[-1] == pytest.approx(theirs[-1], rel=0.1)  # the governor swings

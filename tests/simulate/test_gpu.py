@@ -1,4 +1,4 @@
-"""The simulated card against measured steady states, and the order in which a failing one shows
+"""The simulated GPU against measured steady states, and the order in which a failing one shows
 itself.
 """
 
@@ -58,7 +58,7 @@ def test_a_healthy_4090_stands_at_63_degrees() -> None:
 
 
 @pytest.mark.parametrize("name", GPU_KINDS)
-def test_no_healthy_card_throttles_for_heat_or_power_whatever_it_works_on(name: str) -> None:
+def test_no_healthy_gpu_throttles_for_heat_or_power_whatever_it_works_on(name: str) -> None:
     gpu = Gpu(kind_of(name))
     for share in (0.0, 0.5, 1.0):
         reading = settled(gpu, prefill_share=share)
@@ -69,7 +69,7 @@ def test_no_healthy_card_throttles_for_heat_or_power_whatever_it_works_on(name: 
         }
 
 
-def test_an_idle_card_reaches_its_idle_temperature_in_one_exact_step_of_any_length() -> None:
+def test_an_idle_gpu_reaches_its_idle_temperature_in_one_exact_step_of_any_length() -> None:
     whole, pieces = Gpu(kind_of("rtx3090")), Gpu(kind_of("rtx3090"))
     for gpu in (whole, pieces):
         gpu.advance(600, 1.0)
@@ -91,7 +91,7 @@ def test_an_idle_gpu_has_the_idle_bit_or_its_power_cap_bit_that_is_always_set() 
 
 
 @pytest.mark.parametrize("name", GPU_KINDS)
-def test_the_length_of_the_steps_does_not_change_the_story_of_a_busy_card(name: str) -> None:
+def test_the_length_of_the_steps_does_not_change_the_story_of_a_busy_gpu(name: str) -> None:
     coarse, fine = Gpu(kind_of(name)), Gpu(kind_of(name))
     for gpu, step in ((coarse, 15.0), (fine, 0.05)):
         gpu.cooling = 1.4
@@ -133,7 +133,7 @@ def test_an_h100_whose_cooling_fails_within_an_hour_throttles_before_decode_suff
     assert gpu.temp_c == pytest.approx(87, abs=1)
 
 
-def test_a_hot_card_says_thermal_and_recovers_when_it_is_cooled_again() -> None:
+def test_a_hot_gpu_says_thermal_and_recovers_when_it_is_cooled_again() -> None:
     gpu = Gpu(kind_of("h100"), cooling=5.0)
     hot = settled(gpu, hours=1)
     assert hot.event_reasons & SW_THERMAL
@@ -147,7 +147,7 @@ def test_a_hot_card_says_thermal_and_recovers_when_it_is_cooled_again() -> None:
     assert cool.sw_thermal_ns >= hot.sw_thermal_ns
 
 
-def test_a_card_that_heats_faster_than_the_governor_acts_is_halved_by_the_hardware() -> None:
+def test_a_gpu_that_heats_faster_than_the_governor_acts_is_halved_by_the_hardware() -> None:
     gpu = Gpu(kind_of("h100"))
     gpu.advance(3600, 1.0, 1.0)
     gpu.cooling, gpu.inlet_c = 9.0, 55
@@ -206,7 +206,7 @@ def test_a_hidden_limit_shows_in_clock_and_power_alone() -> None:
     assert gpu.speeds().decode == pytest.approx(1 / (0.8 + 0.2 * 2509 / 799), rel=1e-3)
 
 
-def test_a_hot_room_is_a_hotter_card_by_as_much() -> None:
+def test_a_hot_room_is_a_hotter_gpu_by_as_much() -> None:
     assert (
         settled(Gpu(kind_of("h100"), inlet_c=45)).temp_c
         == settled(Gpu(kind_of("h100"))).temp_c + 15
@@ -250,7 +250,7 @@ def test_days_of_busy_hours_cost_less_than_a_second() -> None:
     assert time.process_time() - begin < 1.0
 
 
-def test_an_unknown_card_is_named_with_those_that_are_known() -> None:
+def test_an_unknown_gpu_is_named_with_those_that_are_known() -> None:
     with pytest.raises(
         UnknownGpuError, match=r"no simulated GPU 'h200'; it is one of: h100, a100, rtx4090"
     ):

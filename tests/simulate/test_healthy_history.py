@@ -85,7 +85,7 @@ def test_nothing_drifts(calm: tuple[Rows, Rows]) -> None:
     assert max(quarters) / min(quarters) < 1.012  # a slow wander of 0.4 % is left
 
 
-def test_no_throttle_counter_moves_on_a_healthy_card(calm: tuple[Rows, Rows]) -> None:
+def test_no_throttle_counter_moves_on_a_healthy_gpu(calm: tuple[Rows, Rows]) -> None:
     samples, readings = calm
     for cause in ("thermal", "power", "brake"):
         assert {float(row[f"throttle_{cause}_ms"]) for row in samples} == {0.0}

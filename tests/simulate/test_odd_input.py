@@ -98,7 +98,7 @@ async def test_bodies_that_are_no_json_objects_are_refused(client: httpx.AsyncCl
         ("frozn", True, "there is no setting 'frozn'"),
         ("frozen", "yes", "frozen cannot be 'yes': input should be a valid boolean"),
         ("block_size", 0, "block_size cannot be 0: input should be greater than or equal to 1"),
-        ("card.cooling", 2.0, "there is no setting 'card.cooling'"),
+        ("gpu.cooling", 2.0, "there is no setting 'gpu.cooling'"),
         ("template", "rude", "input should be 'plain' or 'polite'"),
     ],
 )

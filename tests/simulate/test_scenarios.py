@@ -21,14 +21,35 @@ from monitor.simulate.settings import SettingError
 from monitor.simulate.world import World
 
 PROMISED = [
-    "calm", "batch-job", "heat", "memory-heat", "hot-room", "power-cap", "power-brake",
-    "hidden-limit", "driver-update",
-    "new-weights", "lost-bos", "int4", "kernel-fallback", "prefix-cache-off", "shorter-context",
-    "longer-prompts", "more-clients",
-    "new-neighbour", "uptime-decay", "slow-start", "speculation-falls", "host-bound", "hang",
-    "die", "sleep", "metrics-gone",
-    "renamed-metrics", "rollback",
-]  # fmt: skip
+    "calm",
+    "batch-job",
+    "heat",
+    "memory-heat",
+    "hot-room",
+    "power-cap",
+    "power-brake",
+    "hidden-limit",
+    "driver-update",
+    "new-weights",
+    "lost-bos",
+    "int4",
+    "kernel-fallback",
+    "prefix-cache-off",
+    "shorter-context",
+    "longer-prompts",
+    "more-clients",
+    "new-neighbour",
+    "uptime-decay",
+    "slow-start",
+    "speculation-falls",
+    "host-bound",
+    "hang",
+    "die",
+    "sleep",
+    "metrics-gone",
+    "renamed-metrics",
+    "rollback",
+]
 
 
 def world(gpu: str = "h100", seed: int = 1) -> World:
@@ -116,11 +137,11 @@ def test_a_new_scenario_takes_back_what_the_one_before_it_changed() -> None:
     assert made.get("traffic.rate_per_s") == 0.2
 
 
-def test_heat_goes_as_many_times_faster_as_the_cards_heat() -> None:
+def test_heat_goes_as_many_times_faster_as_the_gpus_heat() -> None:
     made = make_world(["h100"], thermal_speed=60, kind=FastForwardWorld)
     switch(made, "heat")
     made.advance(59)
-    assert made.get("card.cooling") == pytest.approx(4.5, abs=0.1)
+    assert made.get("gpu.cooling") == pytest.approx(4.5, abs=0.1)
 
 
 # -- what each of them does, against the model's own truth
@@ -150,7 +171,7 @@ def test_memory_heat_leaves_the_core_cool() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["h100", "rtx4090", "rtx3090", "dgx-spark"])
-def test_a_power_cap_costs_clock_on_every_card_and_makes_none_of_them_hotter(gpu: str) -> None:
+def test_a_power_cap_costs_clock_on_every_gpu_and_makes_none_of_them_hotter(gpu: str) -> None:
     healthy, capped = gpu_of(played("heat", 300, gpu)), gpu_of(played("power-cap", 300, gpu))
     assert capped.clock_mhz() < 0.95 * healthy.clock_mhz()
     assert capped.temp_c < healthy.temp_c
@@ -270,8 +291,8 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
             "story.yaml:3: `ramp` and `over` belong together: ramp to what, over how long",
         ),
         (
-            "about: x\ntimeline:\n  - at: 1s\n    set:\n      card.colling: 2",
-            "story.yaml:5: card.colling is nothing that can be set; did you mean card.cooling?",
+            "about: x\ntimeline:\n  - at: 1s\n    set:\n      gpu.colling: 2",
+            "story.yaml:5: gpu.colling is nothing that can be set; did you mean gpu.cooling?",
         ),
         (
             "about: x\ntimeline:\n  - at: 1s\n    ramp: {a: fast}\n    over: 3s",
@@ -298,7 +319,7 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
 )
 def test_a_file_that_cannot_be_played_is_told_with_its_line(text: str, told: str) -> None:
     with pytest.raises(ScenarioError) as failure:
-        parse(text, "story.yaml", "story", ("a", "b", "card.cooling"))
+        parse(text, "story.yaml", "story", ("a", "b", "gpu.cooling"))
     assert str(failure.value) == told
     assert failure.value.exit_code == 2
 
@@ -328,8 +349,8 @@ def test_the_kinds_and_causes_that_a_file_may_name_are_those_of_the_closed_lists
             "restart cannot be inf; it is true, or the seconds that it takes, 1,000,000 at most",
         ),
         (
-            "ramp: {card.cooling: .nan}, over: 1m",
-            "card.cooling cannot be nan: input should be less than or equal to 1000",
+            "ramp: {gpu.cooling: .nan}, over: 1m",
+            "gpu.cooling cannot be nan: input should be less than or equal to 1000",
         ),
         (
             "ramp: {max_num_seqs: 4}, over: 1m",
@@ -379,8 +400,16 @@ def test_a_file_that_is_not_there_is_one_sentence_and_exit_code_2(
 
 def test_a_file_of_ones_own_is_played(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
-    mine.write_text("about: mine\ntimeline:\n  - at: 1s\n    set: {card.cooling: 2.0}\n")
+    mine.write_text("about: mine\ntimeline:\n  - at: 1s\n    set: {gpu.cooling: 2.0}\n")
     made = world()
     assert switch(made, str(mine)).name == "mine"
     made.advance(2)
     assert gpu_of(made).cooling == 2.0
+
+
+def test_the_setting_names_of_earlier_scenarios_are_still_accepted() -> None:
+    text = "about: x\ntimeline:\n  - at: 1s\n    set: {card.cooling: 2.0}\n"
+    parse(text, "story.yaml", "story", ("gpu.cooling",))
+    world = make_world(["h100"])
+    world.set("card.cooling", 2.0)
+    assert world.get("gpu.cooling") == 2.0

@@ -460,10 +460,10 @@ async def test_hidden_and_renamed_metrics_are_not_found(server: SimulatedServer)
         assert (await page.read()).state == "http_error"
 
 
-# -- the cards, and what it costs
+# -- the GPUs, and what it costs
 
 
-async def test_the_cards_have_a_page_of_their_own_and_work_warms_them() -> None:
+async def test_the_gpus_have_a_page_of_their_own_and_work_warms_them() -> None:
     world = make_world(["rtx3090"], thermal_speed=50)
     async with (
         SimulatedServer(world) as server,
@@ -500,9 +500,15 @@ async def test_two_hundred_idle_servers_cost_next_to_nothing() -> None:
 
 async def run(*arguments: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "monitor.cli", "simulate", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "monitor.cli",
+        "simulate",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ,
+    )
     out, _ = await process.communicate()
     return process.returncode or 0, out.decode()
 

@@ -1,8 +1,8 @@
 """What each scenario does to the figures, against what the model's own parameters say that it must.
 
 Speeds are measured with one request that has the server to itself, before the scenario and after
-it; what they must be follows from the cost of a step (costs.py) and the card's constants
-(cards.py). Columns of a history are checked where the story is told in them.
+it; what they must be follows from the cost of a step (costs.py) and the GPU's constants
+(gpu/kinds.py). Columns of a history are checked where the story is told in them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one request, and of the card while it decoded."""
+    """Of one request, and of the GPU while it decoded."""
 
     prefill_s: float
     step_s: float  # from token to token, on average
@@ -94,7 +94,7 @@ def told(name: str, seconds: float, gpu: str = "h100") -> tuple[World, Measured,
 
 
 def read_s() -> float:
-    """The card's part of a decode step of that request: weights, one sequence, the context half way
+    """The GPU's part of a decode step of that request: weights, one sequence, the context half way
     through.
     """
     return (
@@ -129,7 +129,7 @@ def test_a_kernel_fallback_triples_prefill_and_draws_less_power_at_the_same_cloc
         gpu_of(world).kernel_power,
     )
     assert (slow, prefill, dynamic) == (1.12, 3.0, 0.75)
-    # of a decode step only the card's part is slower
+    # of a decode step only the GPU's part is slower
     assert after.step_s == pytest.approx(slow * read_s() + NOMINAL.host_s, rel=1e-3)
     assert after.prefill_s / before.prefill_s == pytest.approx(slow * prefill, rel=0.03)
     assert after.gpu.sm_clock_mhz == before.gpu.sm_clock_mhz == 1980
@@ -140,7 +140,7 @@ def test_a_kernel_fallback_triples_prefill_and_draws_less_power_at_the_same_cloc
     assert after.gpu.event_reasons == 0
 
 
-def test_a_busy_host_adds_its_delay_to_every_step_and_the_card_idles_meanwhile() -> None:
+def test_a_busy_host_adds_its_delay_to_every_step_and_the_gpu_idles_meanwhile() -> None:
     world, before, after = told("host-bound", 700)
     assert after.step_s - before.step_s == pytest.approx(0.004, rel=0.01)
     assert after.prefill_s - before.prefill_s == pytest.approx(0.004, rel=0.05)
@@ -152,7 +152,7 @@ def test_a_busy_host_adds_its_delay_to_every_step_and_the_card_idles_meanwhile()
     assert after.gpu.sm_clock_mhz == before.gpu.sm_clock_mhz
 
 
-def test_a_driver_that_costs_four_per_cent_costs_four_per_cent_of_the_cards_part() -> None:
+def test_a_driver_that_costs_four_per_cent_costs_four_per_cent_of_the_gpus_part() -> None:
     world, before, after = told("driver-update", 60)
     assert after.step_s == pytest.approx(1.04 * read_s() + NOMINAL.host_s, rel=1e-3)
     assert (after.prefill_s - NOMINAL.host_s) / (
@@ -163,7 +163,7 @@ def test_a_driver_that_costs_four_per_cent_costs_four_per_cent_of_the_cards_part
     assert after.gpu.sm_clock_mhz == before.gpu.sm_clock_mhz
 
 
-def test_weights_of_four_bits_take_three_quarters_of_the_cards_time() -> None:
+def test_weights_of_four_bits_take_three_quarters_of_the_gpus_time() -> None:
     world, _, after = told("int4", 60)
     assert after.step_s == pytest.approx(0.75 * read_s() + NOMINAL.host_s, rel=1e-3)
     assert world.answers == "int4"
@@ -175,7 +175,7 @@ def test_new_weights_are_as_fast_as_the_old_ones() -> None:
     assert world.answers == "new-weights"
 
 
-def test_a_neighbour_leaves_us_the_rest_of_the_cards_time_and_shows_in_use_power_and_memory() -> (
+def test_a_neighbour_leaves_us_the_rest_of_the_gpus_time_and_shows_in_use_power_and_memory() -> (
     None
 ):
     world, before, after = told("new-neighbour", 10)
@@ -326,9 +326,9 @@ def test_the_decode_rate_of_a_history_falls_by_what_the_step_grows_and_a_restart
     scenario: str, change: dict[str, Any], tmp_path: Path
 ) -> None:
     samples, _, onset = history(tmp_path, scenario, 3.0, 1.5)
-    card_s = NOMINAL.decode_base_s + NOMINAL.decode_per_seq_s
-    expected = (card_s + NOMINAL.host_s) / (
-        card_s * change.get("kernel_slow_factor", 1.0) + NOMINAL.host_s
+    gpu_s = NOMINAL.decode_base_s + NOMINAL.decode_per_seq_s
+    expected = (gpu_s + NOMINAL.host_s) / (
+        gpu_s * change.get("kernel_slow_factor", 1.0) + NOMINAL.host_s
     )
     found = rates(samples, lambda row: row["started_at"] > onset) / rates(
         samples, lambda row: row["started_at"] < onset

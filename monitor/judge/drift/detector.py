@@ -1,4 +1,4 @@
-"""All of drift detection for one target: it takes up points, is told the time, and gives findings.
+"""All of drift detection for one target: takes up points, advances in time, returns findings.
 All state is plain data.
 
     detector.observe(point, settings)      a canary, a poll of a GPU, or a reading of the metrics

@@ -215,8 +215,9 @@ class Availability:
         if not runs:
             return []
         lasting = (own for own in self._unwell.values() if len(own) >= LASTING_RUNS)
-        told = {own[-1].probe: tell(own[-1]) for own in lasting}
-        details = {probe: detail for probe, detail in told.items() if detail is not None}
+        details = {
+            own[-1].probe: detail for own in lasting if (detail := tell(own[-1])) is not None
+        }
         return judge_unmeasured(self.target, runs, details)
 
     def _without_verdict(self, now: datetime, tell: DetailOf) -> list[Finding]:

@@ -226,9 +226,15 @@ def _whole_choice(
         plain: Json = {"index": 0, "text": text, "logprobs": logprobs}
         return plain | ending | scored | {"routed_experts": None}
     message: Json = {
-        "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
-        "function_call": None, "tool_calls": [], "reasoning": None,
-    }  # fmt: skip
+        "role": "assistant",
+        "content": text,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [],
+        "reasoning": None,
+    }
     return {"index": 0, "message": message, "logprobs": logprobs, **ending}
 
 

@@ -33,7 +33,7 @@ FINE_EDGES = (
     30,
     60,
 )
-COARSE_EDGES = (.1, .5, 1)  # fmt: skip
+COARSE_EDGES = (0.1, 0.5, 1)
 
 
 class HttpCounts:

@@ -45,12 +45,18 @@ LOCKED = (
 )
 CONTROL = "/-/control"
 ROUTES: Mapping[str, tuple[str, ...]] = {
-    "/health": ("GET",), "/ping": ("GET", "POST"), "/version": ("GET",), "/load": ("GET",),
+    "/health": ("GET",),
+    "/ping": ("GET", "POST"),
+    "/version": ("GET",),
+    "/load": ("GET",),
     "/metrics": ("GET",),
-    "/v1/models": ("GET",), "/tokenize": ("POST",), "/detokenize": ("POST",),
+    "/v1/models": ("GET",),
+    "/tokenize": ("POST",),
+    "/detokenize": ("POST",),
     "/v1/chat/completions": ("POST",),
-    "/v1/completions": ("POST",), CONTROL: ("GET", "POST"),
-}  # fmt: skip
+    "/v1/completions": ("POST",),
+    CONTROL: ("GET", "POST"),
+}
 
 
 class SimulatedServer:
@@ -200,13 +206,19 @@ class SimulatedServer:
     def _model_entry(self) -> Json:
         identity, now = self.world.identity, int(time.time())
         permission = {
-            "id": f"modelperm-{self._ids.getrandbits(64):016x}", "object": "model_permission",
+            "id": f"modelperm-{self._ids.getrandbits(64):016x}",
+            "object": "model_permission",
             "created": now,
-            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
             "allow_search_indices": False,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
             "is_blocking": False,
-        }  # fmt: skip
+        }
         entry: Json = {
             "id": identity.served_name,
             "object": "model",

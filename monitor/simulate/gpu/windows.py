@@ -186,15 +186,29 @@ class PolledGpu(Gpu):
         uneven = self._chance.gauss(1.0, MEDIAN_OF_FIVE * POWER_SD)
         off = LEAST_OF_FIVE * POWER_SD
         row = (
-            self._name, WINDOW,
-            round(low_c), round(temp), round(high_c),
-            round(low_mhz), round(clock), round(high_mhz),
-            _milli(low_w * (uneven - off)), _milli(power * uneven), _milli(high_w * (uneven + off)),
-            CENTI[int(low * 100 + 0.5)], CENTI[int(util * 100 + 0.5)], CENTI[int(high * 100 + 0.5)],
-            round(temp_c + over_c) if kind.shows_memory_temp else None, margin, memory_mhz,
-            self._vram_used_mib(), self.limit_w if kind.shows_limit else None, self._reasons_seen,
-            _milli(self._energy_j + power_w * after_s), *self._throttled_ns(after_s, reasons),
-        )  # fmt: skip
+            self._name,
+            WINDOW,
+            round(low_c),
+            round(temp),
+            round(high_c),
+            round(low_mhz),
+            round(clock),
+            round(high_mhz),
+            _milli(low_w * (uneven - off)),
+            _milli(power * uneven),
+            _milli(high_w * (uneven + off)),
+            CENTI[int(low * 100 + 0.5)],
+            CENTI[int(util * 100 + 0.5)],
+            CENTI[int(high * 100 + 0.5)],
+            round(temp_c + over_c) if kind.shows_memory_temp else None,
+            margin,
+            memory_mhz,
+            self._vram_used_mib(),
+            self.limit_w if kind.shows_limit else None,
+            self._reasons_seen,
+            _milli(self._energy_j + power_w * after_s),
+            *self._throttled_ns(after_s, reasons),
+        )
         self._windows.append((at_s, row))
         self._polls.clear()
         if len(self._windows) % ROOM_EVERY == 0:

@@ -8,7 +8,7 @@ timeline:
   - at: 0s
     set: {batch.clients: 4}
   - at: 10m
-    ramp: {card.cooling: 4.5}     # linearly from the present value to this
+    ramp: {gpu.cooling: 4.5}     # linearly from the present value to this
     over: 60m
 """
 
@@ -22,20 +22,50 @@ from pathlib import Path
 from typing import Any
 
 from monitor.simulate.scenarios.timeline import ScenarioError, ScenarioValue, problem, read_scenario
-from monitor.simulate.settings import SettingError
+from monitor.simulate.settings import SettingError, current_name
 
 #: The closed lists of what a monitor can report (monitor/model/words.py; a test compares them).
 KINDS = (
-    "server_down", "hung", "no_samples", "unknown_lasting", "telemetry_blind", "gpu_fault",
-    "driver_mismatch", "speed", "thermal", "power", "service_level", "quality", "near_ties",
-    "config_change", "workload_shift", "pin_expired", "number_expired", "reserve", "slow_start",
+    "server_down",
+    "hung",
+    "no_samples",
+    "unknown_lasting",
+    "telemetry_blind",
+    "gpu_fault",
+    "driver_mismatch",
+    "speed",
+    "thermal",
+    "power",
+    "service_level",
+    "quality",
+    "near_ties",
+    "config_change",
+    "workload_shift",
+    "pin_expired",
+    "number_expired",
+    "reserve",
+    "slow_start",
     "monitor",
-)  # fmt: skip
+)
 CAUSES = (
-    "heat", "memory_heat", "power_cap", "power_brake", "hidden_limit", "queueing",
-    "config_change", "kernel_fallback", "cache_lost", "uptime_decay", "speculation",
-    "neighbour", "host_bound", "slow_state", "answers_changed", "server_fault", "unexplained",
-)  # fmt: skip
+    "heat",
+    "memory_heat",
+    "power_cap",
+    "power_brake",
+    "hidden_limit",
+    "queueing",
+    "config_change",
+    "kernel_fallback",
+    "cache_lost",
+    "uptime_decay",
+    "speculation",
+    "neighbour",
+    "host_bound",
+    "slow_state",
+    "answers_changed",
+    "server_fault",
+    "unexplained",
+)
 ENTRY_KEYS = ("at", "set", "ramp", "over")
 FILE_KEYS = ("about", "raises", "base", "pace", "timeline")
 # name and value; raises SettingError where the setting does not accept it (World.check)
@@ -224,7 +254,7 @@ class _Allowed:
         return {name: wanted.plain() for name, wanted in block.items()}
 
     def _must_fit(self, name: str, value: ScenarioValue, what: str) -> None:
-        if name not in self.settable:
+        if current_name(name) not in self.settable:
             close = difflib.get_close_matches(name, list(self.settable), n=1)
             hint = (
                 f"did you mean {close[0]}?"

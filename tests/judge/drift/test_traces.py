@@ -31,10 +31,15 @@ def points() -> list[GpuPoint]:
             temp_c = float(row["temp_c"])
             found.append(
                 GpuPoint(
-                    round((base_s + float(row["elapsed_s"])) * SECOND_US), "GB10", temp_c, margin_c=LIMIT_C - temp_c,
-                    sm_clock_mhz=float(row["sm_mhz"]), util=float(row["gpu_util"]) / 100, power_w=float(row["power_w"]),
+                    round((base_s + float(row["elapsed_s"])) * SECOND_US),
+                    "GB10",
+                    temp_c,
+                    margin_c=LIMIT_C - temp_c,
+                    sm_clock_mhz=float(row["sm_mhz"]),
+                    util=float(row["gpu_util"]) / 100,
+                    power_w=float(row["power_w"]),
                 )
-            )  # fmt: skip
+            )
     return found
 
 

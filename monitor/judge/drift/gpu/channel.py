@@ -1,10 +1,10 @@
-"""One GPU, watched for early warnings: throttled time, margin, clock, power limit, and heat that its
-power does not explain.
+"""One GPU, watched for early warnings: throttled time, margin, clock, power limit, and heat that
+its power does not explain.
 
-Healthy, and not reported: idle clocks, H100 clock dips at prefill bursts, P2 on GeForce, clock steps
-lost per degree, and a SwPowerCap bit that is always set (RTX 3090 under load, RTX 2080S even at
-idle). The baseline is learned half an hour late and not at all while a condition is open, so that a
-slow degradation does not become part of it.
+Healthy, and not reported: idle clocks, H100 clock dips at prefill bursts, P2 on GeForce, clock
+steps lost per degree, and a SwPowerCap bit that is always set (RTX 3090 under load, RTX 2080S even
+at idle). The baseline is learned half an hour late and not at all while a condition is open, so
+that a slow degradation does not become part of it.
 """
 
 from __future__ import annotations

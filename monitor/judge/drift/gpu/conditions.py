@@ -1,7 +1,7 @@
 """The conditions of one GPU: which are open, and since when.
 
-A minute counts when it is over (rules.py); only a hardware slowdown and a power brake are taken from
-single polls, two in a row.
+A minute counts when it is over (rules.py); only a hardware slowdown and a power brake are taken
+from single polls, two in a row.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class ClockGroup:
 
 @dataclass(slots=True)
 class Elasticity:
-    """Elasticity of decode and prefill of one target, from its own canaries. Groups of like load are
-    compared with themselves.
+    """Elasticity of decode and prefill of one target, from its own canaries. Groups of like load
+    are compared with themselves.
     """
 
     decode_groups: dict[str, ClockGroup] = field(default_factory=dict)

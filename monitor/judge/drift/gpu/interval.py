@@ -11,8 +11,8 @@ from monitor.judge.drift.stats.robust import known_median
 
 
 class Interval(NamedTuple):
-    """A minute or more of one GPU. Temperatures, clocks and power are medians of busy readings where
-    there were any, else of all.
+    """A minute or more of one GPU. Temperatures, clocks and power are medians of busy readings
+    where there were any, else of all.
     """
 
     at_us: int  # its start

@@ -23,8 +23,8 @@ THERMAL_BITS = 0x20 | 0x40
 def minute_of(
     at_us: int, readings: Sequence[Reading], before: Reading | None, top_power_w: float
 ) -> Interval:
-    """The minute that begins at `at_us`, from its readings in order. `before` is the last poll ahead
-    of it, for the counters; `top_power_w` the highest power this GPU was seen at.
+    """The minute that begins at `at_us`, from its readings in order. `before` is the last poll
+    ahead of it, for the counters; `top_power_w` the highest power this GPU was seen at.
     """
     polls = [reading for reading in readings if not reading.sampled]
     if not polls:

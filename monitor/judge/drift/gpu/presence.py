@@ -55,8 +55,8 @@ class Present(Protocol):
 def check_others(
     gpus: Mapping[str, Present], present: Presence, at_us: int, forget_us: int
 ) -> list[str]:
-    """Ends the conditions of GPUs that are gone, given one that is there. Returns the names of those
-    to forget: others were polled for this long, and they were not.
+    """Ends the conditions of GPUs that are gone, given one that is there. Returns the names of
+    those to forget: others were polled for this long, and they were not.
 
     Only polls count: they show all GPUs at once, while a sample names only the worst.
     """

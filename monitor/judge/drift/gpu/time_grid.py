@@ -23,8 +23,8 @@ BACK_READINGS = 3
 
 @dataclass(slots=True)
 class MinuteGrid:
-    """The open minutes of one GPU. A minute is `card_step` long; when that is changed, the grid goes
-    on in steps of the new length.
+    """The open minutes of one GPU. A minute is `card_step` long; when that is changed, the grid
+    goes on in steps of the new length.
     """
 
     step_s: float = 0.0

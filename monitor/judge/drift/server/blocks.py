@@ -99,8 +99,8 @@ def block_of(
     canaries: Sequence[ServerCanary],
     last: ServerPoint | None,
 ) -> ServerBlock:
-    """A block from its readings in order, its canaries, and the reading before it. Canaries stand in
-    for what the page does not report.
+    """A block from its readings in order, its canaries, and the reading before it. Canaries stand
+    in for what the page does not report.
     """
     block = ServerBlock(start_us) if not points else _of_page(start_us, points, canaries, last)
     unknown = [name for name in OF_CANARIES if getattr(block, name) is None]

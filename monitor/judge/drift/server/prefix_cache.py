@@ -1,5 +1,5 @@
-"""The prefix cache, from a probe that is sent twice with one salt: does the second prompt still find
-the first one in the cache?
+"""The prefix cache, from a probe that is sent twice with one salt: does the second prompt still
+find the first one in the cache?
 
 Where the server reports cached tokens, the cached share of the second prompt shows it directly.
 Elsewhere the time to first token does: with a working cache the second takes a fraction of the
@@ -106,8 +106,8 @@ class PrefixCacheChannel:
             self.since_us, self.lost, self.hits = None, [], 0
 
     def _limits(self) -> tuple[float, float] | None:
-        """The ratio above which and the share below which a pair has missed; None while learning, or
-        where nothing was ever cached.
+        """The ratio above which and the share below which a pair has missed; None while learning,
+        or where nothing was ever cached.
         """
         if len(self.learned) < LEARN_PAIRS:
             return None

@@ -24,8 +24,8 @@ MOST_COUNT = 20_000  # what was learned longer ago counts no more than this many
 
 
 def fit_curve(training: TrainingSet, least: int) -> LoadCurve | None:
-    """Learns everything for the first time; None while no load is known. `least`: canaries that make
-    a load known.
+    """Learns everything for the first time; None while no load is known. `least`: canaries that
+    make a load known.
     """
     points = training.points()
     if not points:

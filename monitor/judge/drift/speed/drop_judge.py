@@ -1,5 +1,5 @@
-"""Judges the residual blocks of one metric: the two sequential tests, the starts of the process, and
-the effect that is open.
+"""Judges the residual blocks of one metric: the two sequential tests, the starts of the process,
+and the effect that is open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Service levels from few canaries: do more canaries of a class exceed its level than one in twenty?
+"""Service levels from few canaries: do more canaries of a class exceed its level than one in
+twenty?
 
 With 20 samples there is no p95; there is a count of those over the level. Each canary of a class is
 one yes or no, and an e-detector (stats/sequential.py) finds out when there are too many, whatever

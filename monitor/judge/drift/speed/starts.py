@@ -1,5 +1,5 @@
-"""Starts of the process and changes of configuration: which one precedes an effect, is a start slow,
-does speed decay with uptime?
+"""Starts of the process and changes of configuration: which one precedes an effect, is a start
+slow, does speed decay with uptime?
 
 A start that is slow although nothing changed is known from reports (33 or 26 tokens per second,
 decided when the process is spawned), and so is a server that gets slower by the hour until it is
@@ -25,7 +25,7 @@ KEEP = 12
 FOLLOWS_US = 15 * MINUTE_US
 RECENT_BLOCKS = 12
 SCATTERS = 3.0  # beyond the scatter of this server's starts
-LEAST_HOURS = 3  # of one start, before a loss by the hour can be told from chance
+LEAST_HOURS = 3  # of one start, before a loss by the hour can be distinguished from chance
 T_VALUE = 4.0  # of the slope: one in thousands by chance, even with few hours
 LINE_SHARE = 0.6  # a straight line must leave less than this share of what a single step leaves
 

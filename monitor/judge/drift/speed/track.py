@@ -134,8 +134,8 @@ class MetricTrack:
         return Armed(what, True, f"baseline from {learned}, {model.curve.words()}")
 
     def relearn(self) -> None:
-        """Makes the present level the baseline: that of the open effect, else of the last half hour.
-        It is known no better than its blocks; curve and noise stay.
+        """Makes the present level the baseline: that of the open effect, else of the last half
+        hour. It is known no better than its blocks; curve and noise stay.
         """
         model, judge = self.model, self.judge
         if model.curve is None:

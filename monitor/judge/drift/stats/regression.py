@@ -119,8 +119,8 @@ def weighted_parabola(x: Sequence[float], y: Sequence[float], w: Sequence[float]
 
 
 def solve(rows: Sequence[Sequence[float]], least_pivot: float | None = None) -> list[float] | None:
-    """Solves a few linear equations by Gaussian elimination; each row holds the left side and, last,
-    the right one.
+    """Solves a few linear equations by Gaussian elimination; each row holds the left side and,
+    last, the right one.
 
     With `least_pivot` rows are exchanged, and the result is None where a pivot is not above this
     share of the largest coefficient: the equations do not determine the unknowns. Without it the

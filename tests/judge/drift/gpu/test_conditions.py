@@ -21,7 +21,6 @@ def only(channel: GpuChannel) -> GpuWarning:
 
 
 # -- what needs no learning
-# -------------------------------------------------------------------------------------------
 
 
 def test_a_healthy_gpu_is_silent() -> None:
@@ -133,9 +132,7 @@ def test_memory_near_its_maximum_beside_a_cool_core_is_memory_heat() -> None:
     assert warning.figures.mem_temp_c == 95.0
 
 
-def test_a_gpu_that_tells_no_memory_temperature_is_held_back_by_its_memory_when_the_core_is_cool() -> (
-    None
-):
+def test_throttling_without_a_memory_temperature_is_the_memory_s_when_the_core_is_cool() -> None:
     quiet = GpuHistory(HEALTHY._replace(mem_temp_c=None, margin_c=None)).play(2.0)
     quiet.play(0.3, lambda p, _: p._replace(temp_c=54.0, sm_clock_mhz=1700.0), thermal=0.9)
     assert only(quiet.channel()).cause == "memory_heat"
@@ -183,7 +180,6 @@ def test_a_limit_that_was_raised_is_the_new_one_after_half_an_hour() -> None:
 
 
 # -- what is learnt
-# ---------------------------------------------------------------------------------------------------
 
 
 def slowed(clock: float, watts: float | None = None, **changes: object) -> GpuHistory:
@@ -289,9 +285,7 @@ def with_memory(points: list[GpuPoint], over_c: float) -> list[GpuPoint]:
     ]
 
 
-def test_a_core_that_its_governor_holds_at_the_limit_is_heat_although_the_memory_draws_less_too() -> (
-    None
-):
+def test_a_core_held_at_its_limit_is_heat_although_the_memory_draws_less_too() -> None:
     """What it still draws explains a memory far cooler than this; but that is no further above the
     core than it always was.
     """
@@ -364,14 +358,23 @@ def test_a_pin_accepts_a_limit_and_a_clock_but_no_throttling() -> None:
 
 
 # -- samples instead of polls
-# -----------------------------------------------------------------------------------------
 
 
 def sampled(minutes: int, **changes: object) -> list[CanaryPoint]:
     healthy = CanaryPoint(
-        0, 0, gpu_uuid="GPU-1", gpu_temp_c=60.0, gpu_margin_c=27.0, sm_clock_mhz=1980.0, gpu_util=0.6, power_w=400.0, power_limit_w=700.0,
-        throttle_thermal_ms=0.0, throttle_power_ms=0.0, throttle_brake_ms=0.0,
-    )  # fmt: skip
+        0,
+        0,
+        gpu_uuid="GPU-1",
+        gpu_temp_c=60.0,
+        gpu_margin_c=27.0,
+        sm_clock_mhz=1980.0,
+        gpu_util=0.6,
+        power_w=400.0,
+        power_limit_w=700.0,
+        throttle_thermal_ms=0.0,
+        throttle_power_ms=0.0,
+        throttle_brake_ms=0.0,
+    )
     jitter = random.Random(7)
     return [
         healthy._replace(power_w=400.0 + jitter.uniform(-60, 60))._replace(
@@ -465,7 +468,6 @@ def test_samples_of_another_gpu_are_not_taken() -> None:
 
 
 # -- what is missing, and what works
-# ----------------------------------------------------------------------------------
 
 
 def test_what_an_exporter_leaves_out_by_default_is_named_with_how_to_get_it() -> None:
@@ -505,7 +507,6 @@ def test_a_gpu_without_counters_is_not_armed_for_throttling_and_says_why() -> No
 
 
 # -- state
-# ------------------------------------------------------------------------------------------------------------
 
 
 def troubled() -> list[GpuPoint]:

@@ -13,9 +13,21 @@ from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings()
 SAMPLE = CanaryPoint(
-    0, 3_000_000, probe="decode-fixed", fingerprint="f", e2e_ms=2500.0, ttft_ms=300.0, decode_tok_s=50.0, completion_tokens=128.0,
-    prompt_tokens=2000.0, cached_tokens=0.0, running=0.0, waiting=0.0, sm_clock_mhz=1980.0, mem_clock_mhz=2619.0,
-)  # fmt: skip
+    0,
+    3_000_000,
+    probe="decode-fixed",
+    fingerprint="f",
+    e2e_ms=2500.0,
+    ttft_ms=300.0,
+    decode_tok_s=50.0,
+    completion_tokens=128.0,
+    prompt_tokens=2000.0,
+    cached_tokens=0.0,
+    running=0.0,
+    waiting=0.0,
+    sm_clock_mhz=1980.0,
+    mem_clock_mhz=2619.0,
+)
 
 
 def learnt(
