@@ -3,7 +3,7 @@
 One `Detector` per target takes up points in the order in which they were known (`observe`),
 advances to a time (`advance`) and returns findings (`findings`). All of it is plain data that can
 be stored between two points: a restart loses nothing, and a replay of the same points finds the
-same to the last digit. Times are integer microseconds and are only ever subtracted from one another.
+same to the last digit. Times are integer microseconds, only ever subtracted from one another.
 
     settings    thresholds and units of time
     evidence    the values that the parts exchange: effects, comparisons, warnings
