@@ -60,6 +60,7 @@ class Replay:
     _relearnt: int = 0
     _due_us: int = 0
     _page_us: int | None = None
+    _page_ok: bool = True
     _evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,15 +84,15 @@ class Replay:
             if self._relearnt < len(self.relearn_us) and self.relearn_us[self._relearnt] <= now_us:
                 self._relearn(now_us)
             observe(point)
-            is_canary = isinstance(point, CanaryPoint)
-            if is_canary:
+            is_news = isinstance(point, CanaryPoint)
+            if is_news:
                 canaries += 1
             elif isinstance(point, ServerPoint):
                 servers += 1
-                self._watched(point.at_us)
+                is_news = self._watched(point)
             else:
                 gpus += 1
-            if is_canary or now_us >= due_us:
+            if is_news or now_us >= due_us:
                 due_us = now_us + TICK_US
                 self._judge(now_us)
         self.now_us, self._due_us = now_us, due_us
@@ -109,12 +110,17 @@ class Replay:
         self._relearnt = sum(at_us <= now_us for at_us in self.relearn_us)
         self.drift.relearn(now_us)
 
-    def _watched(self, at_us: int) -> None:
-        """Notes a reading of the metrics page: the monitor was running."""
+    def _watched(self, page: ServerPoint) -> bool:
+        """Notes a reading of the metrics page: the monitor was running. Returns whether it is to
+        be judged at once: the daemon judges a failed page, and the first good one after it, within
+        two seconds.
+        """
+        at_us, was_ok = page.at_us, self._page_ok
         if self._page_us is None or at_us - self._page_us > UNWATCHED_US:
             self._evaluator.availability.watch_from(at_us)
             self._evaluator.availability.expect(at_us, self.rules.intervals)
-        self._page_us = at_us
+        self._page_us, self._page_ok = at_us, page.state == "ok"
+        return not (was_ok and self._page_ok)
 
     def _judge(self, now_us: int) -> None:
         if self._page_us is not None and now_us - self._page_us > UNWATCHED_US:
