@@ -21,7 +21,7 @@ from monitor.judge.drift.speed.start_offsets import (
 from monitor.judge.drift.stats.ar1 import Ar1Noise
 from monitor.judge.drift.stats.blocks import ResidualBlock
 from monitor.judge.drift.stats.change_point import find_break
-from monitor.judge.drift.stats.drop_test import DropSizes, DropTest
+from monitor.judge.drift.stats.drops import DropSizes, DropTest
 from monitor.judge.drift.stats.robust import huber_mean
 from monitor.judge.drift.stats.sequential import LevelCusum
 

@@ -1,5 +1,5 @@
 """Sequential tests on levels and shares, and the threshold that follows from how rare a false alarm
-must be. The test for drops is in drop_test.py.
+must be. The test for drops is in drops.py.
 """
 
 from __future__ import annotations

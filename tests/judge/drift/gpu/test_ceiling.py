@@ -11,7 +11,7 @@ START_US = 1_700_000_000_000_000
 BEFORE, NOW = (START_US, START_US + HOUR_US), (START_US + HOUR_US, START_US + 2 * HOUR_US)
 
 
-def looks(
+def readings(
     ceiling: GpuCeiling,
     begin_us: int,
     top: float,
@@ -19,7 +19,7 @@ def looks(
     power_w: float = 400.0,
     busy: float = 0.4,
 ) -> None:
-    """An hour of looks every five seconds: so much of it busy, the rest idle."""
+    """An hour of readings every five seconds: so much of it busy, the rest idle."""
     for number in range(720):
         works = number % 10 < 10 * busy
         util = top if works else floor
@@ -29,8 +29,8 @@ def looks(
 
 def test_the_ceiling_is_what_the_busiest_looks_show_whatever_the_load() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95, busy=0.3)
-    looks(ceiling, START_US + HOUR_US, 0.95, busy=0.9)
+    readings(ceiling, START_US, 0.95, busy=0.3)
+    readings(ceiling, START_US + HOUR_US, 0.95, busy=0.9)
     util, power, _ = ceiling.compare(BEFORE, NOW)
     assert util == Pair(0.95, 0.95)
     assert power == Pair(400.0, 400.0)
@@ -38,22 +38,22 @@ def test_the_ceiling_is_what_the_busiest_looks_show_whatever_the_load() -> None:
 
 def test_a_gpu_that_is_kept_waiting_never_works_as_hard_as_it_did() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95)
-    looks(ceiling, START_US + HOUR_US, 0.63)
+    readings(ceiling, START_US, 0.95)
+    readings(ceiling, START_US + HOUR_US, 0.63)
     assert ceiling.compare(BEFORE, NOW)[0] == Pair(0.95, 0.63)
 
 
 def test_other_kernels_draw_less_when_they_work_hardest() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95)
-    looks(ceiling, START_US + HOUR_US, 0.95, power_w=330.0)
+    readings(ceiling, START_US, 0.95)
+    readings(ceiling, START_US + HOUR_US, 0.95, power_w=330.0)
     assert ceiling.compare(BEFORE, NOW)[1] == Pair(400.0, 330.0)
 
 
 def test_a_gpu_that_hardly_works_shows_no_ceiling_but_a_floor() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95, busy=0.1)
-    looks(ceiling, START_US + HOUR_US, 0.95, floor=0.33, busy=0.1)
+    readings(ceiling, START_US, 0.95, busy=0.1)
+    readings(ceiling, START_US + HOUR_US, 0.95, floor=0.33, busy=0.1)
     util, power, floor = ceiling.compare(BEFORE, NOW)
     assert (util, power) == (Pair(), Pair())
     assert floor == Pair(0.0, 0.33)
@@ -86,7 +86,7 @@ def test_where_polls_see_no_work_long_answers_tell_the_ceiling() -> None:
 
 def test_what_is_under_way_counts_before_its_quarter_of_an_hour_is_over() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95)
+    readings(ceiling, START_US, 0.95)
     for number in range(30):
         ceiling.gpu(
             GpuPoint(
@@ -102,15 +102,15 @@ def test_what_is_under_way_counts_before_its_quarter_of_an_hour_is_over() -> Non
 def test_two_days_are_kept() -> None:
     ceiling = GpuCeiling()
     for number in range(24 * 10):
-        looks(ceiling, START_US + number * HOUR_US, 0.95)
+        readings(ceiling, START_US + number * HOUR_US, 0.95)
     assert len(ceiling.polls.closed) <= 2 * 24 * 4 + 1
 
 
 def test_a_look_from_the_future_neither_ends_the_ceiling_nor_forgets_the_past() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95)
+    readings(ceiling, START_US, 0.95)
     ceiling.gpu(GpuPoint(START_US + 365 * 24 * HOUR_US, "GPU-1", util=0.9, power_w=400.0))
-    looks(ceiling, START_US + HOUR_US, 0.63)
+    readings(ceiling, START_US + HOUR_US, 0.63)
     assert ceiling.compare(BEFORE, NOW)[0] == Pair(0.95, 0.63)
     assert (
         len(ceiling.polls.open) < 200
@@ -119,7 +119,7 @@ def test_a_look_from_the_future_neither_ends_the_ceiling_nor_forgets_the_past() 
 
 def test_one_late_look_does_not_turn_the_clock_back() -> None:
     ceiling = GpuCeiling()
-    looks(ceiling, START_US, 0.95)
+    readings(ceiling, START_US, 0.95)
     ceiling.gpu(GpuPoint(START_US - HOUR_US, "GPU-1", util=0.1))
-    looks(ceiling, START_US + HOUR_US, 0.63)
+    readings(ceiling, START_US + HOUR_US, 0.63)
     assert ceiling.compare(BEFORE, NOW)[0] == Pair(0.95, 0.63)

@@ -1,4 +1,4 @@
-"""From looks at a GPU to minutes."""
+"""From readings of a GPU to minutes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from monitor.model import CanaryPoint
 SECOND_NS = 10**9
 
 
-def look(at_s: float, **changes: object) -> Reading:
+def poll(at_s: float, **changes: object) -> Reading:
     return reading_of_poll(HEALTHY._replace(at_us=int(at_s * SECOND_US), **changes))
 
 
-def minute(*looks: Reading, before: Reading | None = None) -> Interval:
-    return minute_of(0, looks, before, top_power_w=400.0)
+def minute(*readings: Reading, before: Reading | None = None) -> Interval:
+    return minute_of(0, readings, before, top_power_w=400.0)
 
 
 def test_the_median_is_of_what_is_known() -> None:
@@ -35,63 +35,63 @@ def test_the_median_is_of_what_is_known() -> None:
     assert known_median([]) is None
 
 
-def test_the_clock_of_a_minute_is_the_median_of_its_busy_looks() -> None:
-    looks = [
-        look(s, sm_clock_mhz=mhz)
+def test_the_clock_of_a_minute_is_the_median_of_its_busy_readings() -> None:
+    readings = [
+        poll(s, sm_clock_mhz=mhz)
         for s, mhz in ((0, 1980.0), (15, 1530.0), (30, 1980.0), (45, 1980.0))
     ]
-    idle = look(55, util=0.0, sm_clock_mhz=345.0, temp_c=40.0)
-    found = minute(*looks, idle)
+    idle = poll(55, util=0.0, sm_clock_mhz=345.0, temp_c=40.0)
+    found = minute(*readings, idle)
     assert (found.sm_clock_mhz, found.temp_c, found.busy) == (1980.0, 60.0, 1)
 
 
 def test_an_idle_minute_has_no_clock_but_a_temperature() -> None:
-    found = minute(look(0, util=0.0, sm_clock_mhz=345.0, temp_c=40.0))
+    found = minute(poll(0, util=0.0, sm_clock_mhz=345.0, temp_c=40.0))
     assert (found.sm_clock_mhz, found.temp_c, found.busy) == (None, 40.0, 0)
 
 
-def test_without_utilisation_a_look_that_draws_much_counts_as_busy() -> None:
-    assert minute(look(0, util=None, power_w=380.0)).busy == 1
-    assert minute(look(0, util=None, power_w=80.0)).busy == 0
+def test_without_utilisation_a_reading_that_draws_much_counts_as_busy() -> None:
+    assert minute(poll(0, util=None, power_w=380.0)).busy == 1
+    assert minute(poll(0, util=None, power_w=80.0)).busy == 0
 
 
-def test_a_share_of_time_is_what_the_counter_grew_by_since_the_last_look_before() -> None:
+def test_a_share_of_time_is_what_the_counter_grew_by_since_the_last_reading_before() -> None:
     found = minute(
-        look(5, throttle_thermal_ns=4 * SECOND_NS),
-        look(55, throttle_thermal_ns=16 * SECOND_NS),
-        before=look(-5),
+        poll(5, throttle_thermal_ns=4 * SECOND_NS),
+        poll(55, throttle_thermal_ns=16 * SECOND_NS),
+        before=poll(-5),
     )
     assert found.thermal_duty == pytest.approx(16 / 60, abs=1e-4)
 
 
 def test_two_counters_added_up_may_run_twice_as_fast_and_are_never_more_than_all_the_time() -> None:
-    found = minute(look(0), look(50, throttle_thermal_ns=99 * SECOND_NS))
+    found = minute(poll(0), poll(50, throttle_thermal_ns=99 * SECOND_NS))
     assert found.thermal_duty == 1.0
 
 
 def test_a_counter_that_outran_the_clock_is_unknown() -> None:
-    assert minute(look(0), look(50, throttle_power_ns=60 * SECOND_NS)).power_duty is None
-    assert minute(look(0), look(50, throttle_thermal_ns=120 * SECOND_NS)).thermal_duty is None
+    assert minute(poll(0), poll(50, throttle_power_ns=60 * SECOND_NS)).power_duty is None
+    assert minute(poll(0), poll(50, throttle_thermal_ns=120 * SECOND_NS)).thermal_duty is None
 
 
 def test_a_counter_that_ran_backwards_is_unknown() -> None:
-    assert minute(look(0, throttle_brake_ns=9 * SECOND_NS), look(50)).brake_duty is None
+    assert minute(poll(0, throttle_brake_ns=9 * SECOND_NS), poll(50)).brake_duty is None
 
 
 def test_a_counter_says_nothing_about_a_long_gap() -> None:
-    assert minute(look(5, throttle_thermal_ns=SECOND_NS), before=look(-600)).thermal_duty is None
+    assert minute(poll(5, throttle_thermal_ns=SECOND_NS), before=poll(-600)).thermal_duty is None
 
 
-def test_bits_are_those_of_busy_looks() -> None:
+def test_bits_are_those_of_busy_readings() -> None:
     assert (
         minute(
-            look(0, event_reasons=0x20),
-            look(5, event_reasons=0x4),
-            look(10, util=0.0, event_reasons=0x1),
+            poll(0, event_reasons=0x20),
+            poll(5, event_reasons=0x4),
+            poll(10, util=0.0, event_reasons=0x1),
         ).event_reasons
         == 0x24
     )
-    assert minute(look(0, event_reasons=None)).event_reasons is None
+    assert minute(poll(0, event_reasons=None)).event_reasons is None
 
 
 def sample(**changes: object) -> Reading:
@@ -108,7 +108,7 @@ def sample(**changes: object) -> Reading:
 
 
 def test_a_sample_tells_the_clock_where_polls_saw_no_work() -> None:
-    found = minute(look(0, util=0.0, sm_clock_mhz=345.0, temp_c=40.0), sample())
+    found = minute(poll(0, util=0.0, sm_clock_mhz=345.0, temp_c=40.0), sample())
     assert (found.sm_clock_mhz, found.temp_c) == (1980.0, 61.0)
 
 
@@ -118,7 +118,7 @@ def test_after_a_short_answer_the_clock_may_still_be_on_its_way_up() -> None:
 
 
 def test_polls_that_saw_work_are_believed_rather_than_samples() -> None:
-    assert minute(look(0, sm_clock_mhz=1700.0), sample()).sm_clock_mhz == 1700.0
+    assert minute(poll(0, sm_clock_mhz=1700.0), sample()).sm_clock_mhz == 1700.0
 
 
 def test_a_sample_tells_the_share_of_its_time() -> None:
@@ -208,7 +208,7 @@ def test_stretches_are_merged_by_their_busy_minutes_and_shares_by_time() -> None
 
 def test_a_limit_is_the_last_one_that_was_told() -> None:
     assert (
-        minute(look(0, power_limit_w=700.0), look(50, power_limit_w=500.0)).power_limit_w == 500.0
+        minute(poll(0, power_limit_w=700.0), poll(50, power_limit_w=500.0)).power_limit_w == 500.0
     )
     assert (
         merge(

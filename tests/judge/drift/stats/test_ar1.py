@@ -15,7 +15,7 @@ from monitor.judge.drift.stats.ar1 import _covariance, fit_ar1
 from monitor.judge.drift.stats.blocks import ResidualBlock
 
 
-def wandering(
+def ar1_series(
     n: int, sd: float, tau: float, noise: float, white: float = 0.0, seed: int = 1
 ) -> list[ResidualBlock]:
     draw, phi = random.Random(seed), math.exp(-1 / tau)
@@ -26,33 +26,33 @@ def wandering(
     return found
 
 
-def test_wander_is_told_from_noise() -> None:
-    model = fit_ar1(wandering(6000, 0.006, 8, 0.01), 0.0015)
+def test_ar1_noise_is_told_from_white_noise() -> None:
+    model = fit_ar1(ar1_series(6000, 0.006, 8, 0.01), 0.0015)
     assert math.sqrt(model.variance) == pytest.approx(0.006, rel=0.15)
     assert -1 / math.log(model.phi) == pytest.approx(8, rel=0.6)
     assert math.sqrt(model.white) < 0.003
 
 
 def test_noise_that_single_canaries_do_not_explain_is_named_apart() -> None:
-    model = fit_ar1(wandering(6000, 0.004, 8, 0.004, white=0.006), 0.0015)
+    model = fit_ar1(ar1_series(6000, 0.004, 8, 0.004, white=0.006), 0.0015)
     assert math.sqrt(model.white) == pytest.approx(0.006, rel=0.2)
 
 
 def test_a_quiet_server_is_never_taken_for_quieter_than_the_least() -> None:
-    model = fit_ar1(wandering(6000, 0.0, 8, 0.0001), 0.0015)
+    model = fit_ar1(ar1_series(6000, 0.0, 8, 0.0001), 0.0015)
     assert math.sqrt(model.variance) >= 0.0015
 
 
 def test_a_short_history_is_taken_for_a_usual_one() -> None:
-    assert math.sqrt(fit_ar1(wandering(30, 0.0001, 8, 0.0001), 0.0015).variance) == pytest.approx(
+    assert math.sqrt(fit_ar1(ar1_series(30, 0.0001, 8, 0.0001), 0.0015).variance) == pytest.approx(
         0.005
     )
-    half_a_day = math.sqrt(fit_ar1(wandering(144, 0.0001, 8, 0.0001), 0.0015).variance)
+    half_a_day = math.sqrt(fit_ar1(ar1_series(144, 0.0001, 8, 0.0001), 0.0015).variance)
     assert 0.003 < half_a_day < 0.005
 
 
-def test_the_time_of_day_is_no_wander() -> None:
-    calm = wandering(6000, 0.004, 8, 0.003)
+def test_the_time_of_day_is_no_ar1_noise() -> None:
+    calm = ar1_series(6000, 0.004, 8, 0.003)
     daily = [
         b._replace(residual=b.residual + 0.004 * math.sin(2 * math.pi * b.number / 288))
         for b in calm
@@ -63,7 +63,7 @@ def test_the_time_of_day_is_no_wander() -> None:
 
 
 def test_hours_without_canaries_count_for_nothing() -> None:
-    whole = wandering(6000, 0.006, 8, 0.005)
+    whole = ar1_series(6000, 0.006, 8, 0.005)
     with_gaps = [b for b in whole if b.number % 500 < 350]
     assert fit_ar1(with_gaps, 0.0015).variance == pytest.approx(
         fit_ar1(whole, 0.0015).variance, rel=0.15

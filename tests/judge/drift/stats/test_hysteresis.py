@@ -1,4 +1,4 @@
-"""When a sign counts, and what share of time is usual."""
+"""Hysteresis over minutes, and the 99th percentile of a share of time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ RULE = HysteresisRule(need=3, of=5, clear=4)
 
 
 def after(*hits: bool | None) -> Hysteresis:
-    latch = Hysteresis()
+    state = Hysteresis()
     for at, hit in enumerate(hits):
-        latch.minute(hit, at, RULE)
-    return latch
+        state.minute(hit, at, RULE)
+    return state
 
 
-def test_a_sign_opens_when_enough_of_the_last_minutes_have_it() -> None:
+def test_a_condition_opens_when_enough_of_the_last_minutes_have_it() -> None:
     assert not after(True, False, True, False).open
     assert after(True, False, True, False, True).open
 
@@ -40,17 +40,17 @@ def test_unknown_minutes_neither_open_nor_close() -> None:
 
 
 def test_after_a_silence_what_was_seen_before_opens_nothing_but_what_is_open_stays() -> None:
-    latch = after(True, True)
-    latch.forget()
-    latch.minute(True, 9, RULE)
-    assert not latch.open
-    assert latch.first_us == 9
+    state = after(True, True)
+    state.forget()
+    state.minute(True, 9, RULE)
+    assert not state.open
+    assert state.first_us == 9
     lasting = after(True, True, True)
     lasting.forget()
     assert lasting.open
 
 
-def test_what_is_usual_is_what_99_in_100_minutes_stay_below() -> None:
+def test_the_p99_is_what_99_in_100_minutes_stay_below() -> None:
     usual = ShareHistogram()
     for minute in range(3000):
         usual.learn(0.09 if minute % 50 == 0 else 0.0)  # 2 in 100

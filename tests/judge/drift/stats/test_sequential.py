@@ -8,14 +8,14 @@ import random
 import pytest
 
 from monitor.judge.drift.stats.ar1 import Ar1Noise
-from monitor.judge.drift.stats.drop_test import DropSizes, DropTest
+from monitor.judge.drift.stats.drops import DropSizes, DropTest
 from monitor.judge.drift.stats.sequential import ExceedanceTest, LevelCusum, log_threshold
 
 QUIET = Ar1Noise(math.exp(-1 / 8), 0.004**2)
 SIZES = DropSizes(0.0305, 0.0834, 0.0025)
 
 
-def wandering(n: int, seed: int, model: Ar1Noise = QUIET, noise: float = 0.002) -> list[float]:
+def ar1_series(n: int, seed: int, model: Ar1Noise = QUIET, noise: float = 0.002) -> list[float]:
     draw = random.Random(seed)
     w, found = draw.gauss(0, math.sqrt(model.variance)), []
     for _ in range(n):
@@ -38,31 +38,31 @@ def alarm_after(values: list[float], threshold: float = 12.0) -> int:
 
 
 def test_the_wander_of_a_healthy_server_raises_nothing_in_weeks() -> None:
-    assert max(watched(wandering(4000, 1))) < 12.0
+    assert max(watched(ar1_series(4000, 1))) < 12.0
 
 
 def test_a_drop_of_three_per_cent_is_beyond_doubt_within_three_blocks_of_a_quiet_server() -> None:
-    delays = [alarm_after([v - 0.03 for v in wandering(50, seed)]) for seed in range(20)]
+    delays = [alarm_after([v - 0.03 for v in ar1_series(50, seed)]) for seed in range(20)]
     assert max(delays) <= 3
 
 
 def test_a_loss_that_grows_over_two_hours_is_found_before_it_is_whole() -> None:
     delays = [
-        alarm_after([v - 0.05 * min(1, i / 24) for i, v in enumerate(wandering(60, seed))])
+        alarm_after([v - 0.05 * min(1, i / 24) for i, v in enumerate(ar1_series(60, seed))])
         for seed in range(20)
     ]
     assert sorted(delays)[17] <= 20
 
 
 def test_one_wild_block_is_forgotten_within_two() -> None:
-    values = wandering(200, 3)
+    values = ar1_series(200, 3)
     values[100] -= 0.5
     after = watched(values)[101:]
     assert max(after[1:]) < 12.0
 
 
 def test_the_onset_is_dated_to_the_block_of_the_drop() -> None:
-    values = [v - (0.05 if i >= 100 else 0.0) for i, v in enumerate(wandering(106, 4))]
+    values = [v - (0.05 if i >= 100 else 0.0) for i, v in enumerate(ar1_series(106, 4))]
     watch = DropTest()
     watch.restart(0.0, 0.001, QUIET)
     for i, value in enumerate(values):
@@ -75,7 +75,7 @@ def test_the_offset_of_a_new_process_is_taken_for_its_constant_and_not_for_a_dro
     watch = DropTest()
     watch.restart(0.0, 0.02, QUIET)
     largest = 0.0
-    for i, value in enumerate(wandering(200, 5)):
+    for i, value in enumerate(ar1_series(200, 5)):
         watch.step(i, value - 0.02, 0.002, QUIET, SIZES)
         largest = max(largest, watch.log_sum)
     assert largest < 12.0
@@ -83,7 +83,7 @@ def test_the_offset_of_a_new_process_is_taken_for_its_constant_and_not_for_a_dro
 
 
 def test_what_the_filter_expects_is_as_uncertain_as_it_says() -> None:
-    values, watch, scaled = wandering(3000, 6), DropTest(), []
+    values, watch, scaled = ar1_series(3000, 6), DropTest(), []
     watch.restart(0.0, 0.001, QUIET)
     for i, value in enumerate(values):
         before = QUIET.phi * watch.noise + watch.constant
