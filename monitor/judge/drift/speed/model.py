@@ -52,7 +52,7 @@ class MetricModel:
     def residual_block(
         self, index: int, measured: Sequence[Measurement], learning: bool, context: MetricContext
     ) -> ResidualBlock | None:
-        """One block together with the canaries held back for it; None where too few canaries of
+        """One block together with the canaries kept for it; None where too few canaries of
         known load came.
         """
         if self.held and (index - self.held_index) * context.block_s <= HOLD_S:

@@ -13,8 +13,8 @@ from monitor.model import CanaryPoint
 
 SETTINGS = DriftSettings()
 SAMPLE = CanaryPoint(
-    0,
-    3_000_000,
+    at_us=0,
+    known_us=3_000_000,
     probe="decode-fixed",
     fingerprint="f",
     e2e_ms=2500.0,

@@ -152,10 +152,10 @@ def test_what_is_nobodys_business_keeps_no_incident_open(trained: bytes) -> None
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_server_that_wanders_closes_within_hours_of_its_repair(seed: int) -> None:
-    draw, AR(1) noise = random.Random(seed), [0.0]
+    draw, noise = random.Random(seed), [0.0]
     for _ in range(5 * DAY // 5):
-        AR(1) noise.append(0.9 * AR(1) noise[-1] + draw.gauss(0.0, 0.02 * math.sqrt(1 - 0.9**2)))
-    hurt = lambda m: (0.8 if 3 * DAY <= m < 3 * DAY + 3 * HOUR else 1.0) * math.exp(AR(1) noise[m // 5])  # noqa: E731 - beside its use
+        noise.append(0.9 * noise[-1] + draw.gauss(0.0, 0.02 * math.sqrt(1 - 0.9**2)))
+    hurt = lambda m: (0.8 if 3 * DAY <= m < 3 * DAY + 3 * HOUR else 1.0) * math.exp(noise[m // 5])  # noqa: E731 - beside its use
     channel = fed(SpeedChannel(), canaries(range(3 * DAY + 3 * HOUR), factor=hurt))
     assert "decode" in effects(channel)
     fed(channel, canaries(range(3 * DAY + 3 * HOUR, 3 * DAY + 7 * HOUR), factor=hurt))
@@ -164,13 +164,13 @@ def test_a_server_that_wanders_closes_within_hours_of_its_repair(seed: int) -> N
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_server_that_wanders_and_stays_slower_is_not_over(seed: int) -> None:
-    draw, AR(1) noise = random.Random(seed), [0.0]
+    draw, noise = random.Random(seed), [0.0]
     for _ in range(5 * DAY // 5):
-        AR(1) noise.append(0.88 * AR(1) noise[-1] + draw.gauss(0.0, 0.01 * math.sqrt(1 - 0.88**2)))
+        noise.append(0.88 * noise[-1] + draw.gauss(0.0, 0.01 * math.sqrt(1 - 0.88**2)))
 
     def hurt(m):
         return (1.0 if m < 3 * DAY else 0.86 if m < 3 * DAY + 2 * HOUR else 0.95) * math.exp(
-            AR(1) noise[m // 5]
+            noise[m // 5]
         )
 
     channel = fed(SpeedChannel(), canaries(range(3 * DAY + HOUR), factor=hurt))
@@ -190,10 +190,10 @@ def test_a_probe_of_three_times_a_day_has_its_level_learned_again() -> None:
 
 
 def test_what_was_learned_of_the_ar1_noise_outlives_a_change_and_its_way_back() -> None:
-    draw, AR(1) noise = random.Random(2), [0.0]
+    draw, noise = random.Random(2), [0.0]
     for _ in range(12 * DAY // 5):
-        AR(1) noise.append(0.88 * AR(1) noise[-1] + draw.gauss(0.0, 0.017 * math.sqrt(1 - 0.88**2)))
-    moves = lambda m: math.exp(AR(1) noise[m // 5])  # noqa: E731 - likewise
+        noise.append(0.88 * noise[-1] + draw.gauss(0.0, 0.017 * math.sqrt(1 - 0.88**2)))
+    moves = lambda m: math.exp(noise[m // 5])  # noqa: E731 - likewise
     learnt = ADAPTER.dump_json(fed(SpeedChannel(), canaries(range(8 * DAY), factor=moves)))
     for away in range(
         8 * DAY, 8 * DAY + 3 * HOUR, 5

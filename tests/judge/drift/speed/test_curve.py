@@ -91,11 +91,11 @@ def test_prompts_of_others_have_a_curve_of_their_own() -> None:
 def test_noise_is_learnt_by_load_and_without_the_slow_wander() -> None:
     draw, entries = random.Random(3), []
     for block in range(600):
-        AR(1) noise, running = 0.03 * math.sin(block / 50), block % 2 * 15
+        slow, running = 0.03 * math.sin(block / 50), block % 2 * 15
         for i in range(5):
             one = entry(block, running, noise=0.0, seed=i)
             entries.append(
-                one._replace(value=one.value + AR(1) noise + draw.gauss(0, 0.02 if running else 0.005))
+                one._replace(value=one.value + slow + draw.gauss(0, 0.02 if running else 0.005))
             )
     curve = learnt(entries)
     quiet, loud = (
