@@ -8,6 +8,7 @@ incident is closed does it open one of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from monitor.alert.incidents import IncidentLog
 from monitor.daemon.watch import TargetWatch
@@ -67,9 +68,10 @@ def _add_comparison(
     comparison = None if finding is None else dict(finding.evidence)
     evidence = {"felt": felt, "comparison": comparison}
     if finding is not None and felt and not incident.evidence.get("felt"):
-        summary = f"{incident.summary}. {log.text(finding)}"
-        severity = max(incident.severity, finding.severity, key=list(Severity).index)
-        log.extend(incident, summary, severity, evidence)
+        severity = max(incident.severity, finding.severity, key=lambda s: s.rank)
+        held = {**incident.evidence, **evidence}
+        changed = replace(incident.as_finding(), severity=severity, evidence=held)
+        log.extend(incident, log.text(changed), severity, evidence)
     elif {key: incident.evidence.get(key) for key in evidence} != evidence and (
         finding is not None or "felt" in incident.evidence
     ):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -21,6 +22,7 @@ from monitor.judge.evaluator.evaluator import Evaluator
 from monitor.judge.identity import config_change_resolved
 from monitor.judge.quality.pinning import judge_pin_expiry
 from monitor.model import Incident, Kind, Probe, Sample, from_us, to_us
+from monitor.show.findings import GpuName, GpuNames, paragraph, short_model
 from monitor.store import fingerprints, pins, queries
 from monitor.store.queries import SampleFilter
 
@@ -43,11 +45,18 @@ def judge_target(
     channels: Sequence[str],
 ) -> list[Incident]:
     """Judges one target now; returns what is open afterwards."""
-    log = IncidentLog(connection, now, channels, watch.settings.name)
+    text = partial(paragraph, names=_gpu_names(watch))
+    log = IncidentLog(connection, now, channels, watch.settings.name, text)
     for assessment in _assessments(log, watch, watching_since):
         log.reconcile(assessment)
     _close_config_changes(log, watch)
     return log.open()
+
+
+def _gpu_names(watch: TargetWatch) -> GpuNames:
+    found, _ = watch.gpus.identity()
+    gpus = () if found is None else found.gpus
+    return GpuNames({gpu.uuid: GpuName(gpu.index, short_model(gpu.name)) for gpu in gpus})
 
 
 def _assessments(

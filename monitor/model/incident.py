@@ -59,3 +59,17 @@ class Incident:
     def key(self) -> tuple[str, str, str]:
         """Kind, target and subject."""
         return (self.kind.value, self.target, self.subject)
+
+    def as_finding(self, summary: str = "") -> Finding:
+        """Returns what the incident holds now as a finding, with or without its stored text."""
+        return Finding(
+            kind=self.kind,
+            target=self.target,
+            subject=self.subject,
+            severity=self.severity,
+            since=self.opened_at,
+            summary=summary,
+            cause=self.cause,
+            changes=self.changes,
+            evidence=self.evidence,
+        )

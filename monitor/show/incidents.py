@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from monitor.model import Finding, Incident
+from monitor.model import Incident
 from monitor.show.changes import differences, value_text
 from monitor.show.evidence import LONGEST_VALUE, evidence_rows
 from monitor.show.findings import render
@@ -92,16 +92,4 @@ def _fields(incident: Incident) -> list[Sequence[object]]:
 
 def _texts(incident: Incident) -> Texts:
     """Returns the texts of the finding that an incident holds now."""
-    return render(
-        Finding(
-            kind=incident.kind,
-            target=incident.target,
-            subject=incident.subject,
-            severity=incident.severity,
-            since=incident.opened_at,
-            summary=incident.summary,
-            cause=incident.cause,
-            changes=incident.changes,
-            evidence=incident.evidence,
-        )
-    )
+    return render(incident.as_finding(incident.summary))

@@ -423,7 +423,7 @@ async def test_what_a_change_did_is_told_with_the_change_and_holds_it_open(
     for minute in (2, 3):
         [incident] = judged(history, watch, NOON + minute * MINUTE + timedelta(seconds=-30))
     assert (incident.subject, incident.evidence["felt"]) == ("vllm_version", True)
-    assert incident.summary.endswith("decode rate -12 %")
+    assert "vllm_version 0.31 → 0.32. Effect since then: decode rate −12.0 %." in incident.summary
     assert told(history) == [("opened", "config_change"), ("updated", "config_change")]
     Comparing.severity = None
     [incident] = judged(history, watch, NOON + 3 * MINUTE)

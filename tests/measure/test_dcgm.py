@@ -112,6 +112,12 @@ def test_an_exporter_that_does_not_answer_is_said_with_its_address() -> None:
         Exporter("", status=503).session.open()
 
 
+def test_a_gpu_has_the_index_that_the_exporter_counts_it_by() -> None:
+    labels = 'gpu="3",UUID="GPU-x",modelName="NVIDIA H100 80GB HBM3"'
+    page = f"# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{{{labels}}} 41\n"
+    assert parse_dcgm(page)["GPU-x"].index == 3
+
+
 def test_a_login_page_is_no_reading_of_a_gpu() -> None:
     with pytest.raises(GpusUnavailableError, match="cannot be read"):
         Exporter("<html>log in</html>").session.open()

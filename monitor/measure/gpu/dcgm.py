@@ -92,6 +92,7 @@ class DcgmGpu:
     driver_version: str | None
     values: Mapping[str, float | int | None]
     xid: int | None = None  # of the last fault; 0: there was none
+    index: int | None = None  # as nvidia-smi counts
 
 
 def parse_dcgm(text: str) -> dict[str, DcgmGpu]:
@@ -129,6 +130,7 @@ def _gpu(uuid: str, labels: Mapping[str, str], raw: Mapping[str, float]) -> Dcgm
         driver_version=driver,
         values=values,
         xid=None if xid is None else int(xid),
+        index=int(index) if (index := labels.get("gpu", "")).isdecimal() else None,
     )
 
 
@@ -206,7 +208,12 @@ class DcgmSession:
         """Driver and GPUs from the page's labels."""
         drivers = {gpu.driver_version for gpu in self._gpus.values() if gpu.driver_version}
         gpus = tuple(
-            GpuIdentity(uuid=gpu.uuid, name=gpu.name, power_limit_w=gpu.values["power_limit_w"])
+            GpuIdentity(
+                uuid=gpu.uuid,
+                name=gpu.name,
+                index=gpu.index,
+                power_limit_w=gpu.values["power_limit_w"],
+            )
             for gpu in self._gpus.values()
         )
         return GpusIdentity(drivers.pop() if len(drivers) == 1 else None, None, gpus)

@@ -106,7 +106,7 @@ class Nvml:
                     self.unreadable[f"GPU {index}"] = unlisted(f"GPU {index}", error)
             else:
                 name = result(pynvml.nvmlDeviceGetName, handle)
-                self._devices[uuid] = device = NvmlDevice(uuid, handle, name)
+                self._devices[uuid] = device = NvmlDevice(uuid, handle, name, index)
                 has_events = self._events.register(uuid, handle)
                 device.support["events"] = Support.OK if has_events else Support.NOT_SUPPORTED
         if not self._devices:
@@ -196,6 +196,7 @@ def _identity(gpu: NvmlDevice) -> GpuIdentity | None:
         return GpuIdentity(
             uuid=gpu.uuid,
             name=gpu.name,
+            index=gpu.index,
             power_limit_w=scaled(gpu.ask("nvmlDeviceGetEnforcedPowerLimit"), 1000),
             power_limit_requested_w=scaled(gpu.ask(requested), 1000),
             max_sm_clock_mhz=gpu.ask("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),

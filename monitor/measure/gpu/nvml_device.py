@@ -29,6 +29,7 @@ class NvmlDevice:
     uuid: str
     handle: Any
     name: str | None
+    index: int  # as nvidia-smi counts: it may change at a reboot
     support: dict[str, Support] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
 

@@ -49,6 +49,7 @@ class GpuIdentity:
 
     uuid: str
     name: str | None = None
+    index: int | None = None  # as nvidia-smi counts: for people, since it may change at a reboot
     power_limit_w: float | None = None  # enforced: after every limiter, out-of-band ones included
     power_limit_requested_w: float | None = None
     max_sm_clock_mhz: int | None = None

@@ -11,9 +11,18 @@ from dataclasses import replace
 from monitor.model import Finding
 from monitor.show.findings.kinds import RENDERERS
 from monitor.show.findings.phrases import texts
-from monitor.show.findings.texts import GpuName, GpuNames, Texts
+from monitor.show.findings.texts import GpuName, GpuNames, Texts, short_model
 
-__all__ = ["GpuName", "GpuNames", "Texts", "details", "headline", "paragraph", "render"]
+__all__ = [
+    "GpuName",
+    "GpuNames",
+    "Texts",
+    "details",
+    "headline",
+    "paragraph",
+    "render",
+    "short_model",
+]
 
 
 def render(finding: Finding, names: GpuNames | None = None) -> Texts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -36,6 +37,15 @@ class GpuNames:
         if name == GpuName():
             return f"GPU {short_uuid(uuid)}"
         return f"{index} ({', '.join(filter(None, (name.model, short_uuid(uuid))))})"
+
+
+def short_model(name: str | None) -> str | None:
+    """Returns "H100" for "NVIDIA H100 80GB HBM3", and "RTX 4090" for "NVIDIA GeForce RTX 4090"."""
+    if name is None:
+        return None
+    words = re.sub(r"\b(NVIDIA|GeForce|Tesla)\b", "", name).split()
+    found = " ".join(words[:2] if words[:1] == ["RTX"] else words[:1])
+    return found.partition("-")[0] or name
 
 
 def short_uuid(uuid: str) -> str:

@@ -16,7 +16,7 @@ from monitor.model import Change
 from monitor.show.findings import render
 from monitor.show.findings.gpu_faults import XIDS
 from monitor.show.findings.kinds import RENDERERS
-from monitor.show.findings.texts import GpuName, GpuNames, Texts
+from monitor.show.findings.texts import GpuName, GpuNames, Texts, short_model
 
 EXAMPLES = {**OTHERS, **DRIFT}
 GOLDEN = Path(__file__).parent / "golden"
@@ -86,3 +86,21 @@ def test_a_gpu_is_named_by_index_and_model_before_its_uuid(
     known: dict[str, GpuName], name: str
 ) -> None:
     assert GpuNames(known).of(UUID) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("Tesla V100-SXM2-32GB", "V100"),
+        ("NVIDIA GB10", "GB10"),
+        ("Quadro", "Quadro"),
+        (None, None),
+    ],
+)
+def test_a_gpu_is_called_by_its_model_without_maker_and_memory(
+    name: str | None, model: str | None
+) -> None:
+    assert short_model(name) == model
