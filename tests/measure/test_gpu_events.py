@@ -232,9 +232,13 @@ async def test_a_gpu_that_is_shown_no_more_is_lost_and_one_that_never_was_there_
     nvml.set({"gpu0.fail.*": 1})  # so that the GPUs are listed anew
     await until(lambda: GPU_A in (watch.state().reason or ""))
     nvml.drop("gpu0.fail")
-    await until(lambda: watch.answering() == {GPU_A})
-    faults = {gpu: problem.fault for gpu, problem in watch.state().problems.items()}
-    assert faults == {GPU_B: GpuFault.LOST, "GPU-typo": GpuFault.MISSING}
+
+    def faults() -> dict[str, GpuFault]:
+        return {gpu: problem.fault for gpu, problem in watch.state().problems.items()}
+
+    # the readings and the state are published one after the other: wait for both
+    expected = {GPU_B: GpuFault.LOST, "GPU-typo": GpuFault.MISSING}
+    await until(lambda: watch.answering() == {GPU_A} and faults() == expected)
 
 
 async def test_a_gpu_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_named_by_its_place(
