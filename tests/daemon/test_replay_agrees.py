@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from monitor.alert import incidents
 from monitor.daemon.drift import DriftWatch
 from monitor.daemon.feed import Feed
+from monitor.daemon.gpus import TargetGpus
 from monitor.daemon.judging import judge_target
 from monitor.judge.drift.settings import DriftSettings
 from monitor.judge.evaluator.assessment import Rules
@@ -92,7 +93,7 @@ class Daemon:
             target_id=target_id,
             probes=probes,
             pins=[],
-            gpus=SimpleNamespace(view=lambda: None, watches=lambda _: False),
+            gpus=TargetGpus(None, "none"),
             state=SimpleNamespace(idle=SimpleNamespace(interval_factor=lambda _: 1)),
             expected_since=None,
             lanes_in_flight=set,

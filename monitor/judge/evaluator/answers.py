@@ -37,6 +37,11 @@ class Answers:
         elif point.verdict == Verdict.UNPINNED:
             self._new = True
 
+    @property
+    def has_new(self) -> bool:
+        """Whether a run that was judged came since the last assessment."""
+        return self._new
+
     def due(self, is_open: bool) -> bool:
         """Whether the findings may have changed; a good answer matters only to an open incident."""
         return self._changed or (self._new and is_open)

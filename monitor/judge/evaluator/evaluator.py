@@ -47,10 +47,13 @@ class Evaluator:
         self._answers.canary(point, earlier=True)
 
     def findings(self, now_us: int, tell: DetailOf = _nothing) -> list[Assessment]:
-        """Returns what holds now, of every judge. `tell` returns the stored sentence about a
-        sample, if there is one.
+        """Returns what holds now, of every judge; of answers only after a new one, so that an
+        incident closed by hand opens again with the next answer at the earliest. `tell` returns
+        the stored sentence about a sample, if there is one.
         """
-        found = [self.availability.assess(now_us, tell), self._answers.assess(tell)]
+        found = [self.availability.assess(now_us, tell)]
+        if self._answers.has_new:
+            found.append(self._answers.assess(tell))
         if self.drift is not None:
             self.drift.advance(now_us)
             found.append(self.drift.assess(now_us))
