@@ -20,7 +20,6 @@ from monitor.model import Probe
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
 
-LOAD_TOKENS = 2000
 LOAD_SETTLE_S = 0.5
 
 

@@ -52,7 +52,7 @@ def grows(scope: Scope) -> bool | None:
 
 def start_landed(scope: Scope) -> bool | None:
     """This start of the process is slower than the scatter of this server's starts
-    (server/starts.py).
+    (speed/starts.py).
     """
     return "start" in scope.observed.effects
 
