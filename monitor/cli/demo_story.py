@@ -101,7 +101,7 @@ class Story:
         )
         since = now()
         before = self._wait(
-            lambda: self._at_least(2, "decode", since), "two decode canaries beside the batch job"
+            lambda: self._at_least(2, "decode", since), "two decode canaries during the batch job"
         )
         cool = self._gpu_since(since)[-1]
         self._say(f"before: decode {_rate(before)} tokens/s; GPU: {cool}")

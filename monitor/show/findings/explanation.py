@@ -8,7 +8,7 @@ from monitor.model import Cause, Finding, GpuWarning, Kind
 from monitor.show.findings import conditions as gpu_text
 from monitor.show.findings.causes import ACTIONS, CAUSES, lead, shown_by
 from monitor.show.findings.fitting import Part, begun
-from monitor.show.findings.readings import Reading
+from monitor.show.findings.readings import BeforeAndNow
 from monitor.show.findings.texts import GpuNames
 
 MOST_MISSING = 2  # readings named in a paragraph
@@ -126,11 +126,11 @@ def _gpu(finding: Finding, names: GpuNames) -> str:
     return names.of(gpus[0]) if len(gpus) == 1 else "the GPU"
 
 
-def _readings(finding: Finding) -> dict[str, Reading]:
+def _readings(finding: Finding) -> dict[str, BeforeAndNow]:
     """The readings of the evidence that are known now."""
     found: Mapping[str, Mapping[str, float | None]] = finding.evidence.get("readings", {})
     return {
-        name: Reading(pair.get("before"), now)
+        name: BeforeAndNow(pair.get("before"), now)
         for name, pair in found.items()
         if (now := pair.get("now")) is not None
     }
