@@ -56,14 +56,14 @@ def effect(channel: str, change_pct: float = -8.0) -> Effect:
 
 def observed(
     gpu: GpuComparison | None = SAME,
-    flow: ServerComparison = QUIET,
+    server: ServerComparison = QUIET,
     felt: Mapping[str, float] | None = None,
     **more: Any,
 ) -> Observations:
     """One GPU, the server, and the effects by channel."""
     felt = {"decode": -8.0} if felt is None else felt
     effects = {channel: effect(channel, change) for channel, change in felt.items()}
-    return Observations(effects, calm=(), gpus=() if gpu is None else (gpu,), flow=flow, **more)
+    return Observations(effects, calm=(), gpus=() if gpu is None else (gpu,), server=server, **more)
 
 
 HOT = replace(

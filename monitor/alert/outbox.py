@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, Row, exists, func, insert, select, up
 from sqlalchemy.event import listen
 
 from monitor.model import Incident
+from monitor.show.records import iso
 from monitor.store import tables as t
 from monitor.store.times import from_us, maybe_from_us, to_us
 
@@ -55,18 +56,13 @@ def payload(delivery_id: str, event: str, incident: Incident) -> dict[str, Any]:
             "severity": incident.severity.value,
             "cause": incident.cause.value if incident.cause else None,
             "opened_at": iso(incident.opened_at),
-            "closed_at": None if incident.closed_at is None else iso(incident.closed_at),
+            "closed_at": iso(incident.closed_at),
             "close_reason": incident.close_reason,
             "summary": incident.summary,
             "changes": [asdict(change) for change in incident.changes],
             "evidence": dict(incident.evidence),
         },
     }
-
-
-def iso(at: datetime) -> str:
-    """Returns ISO 8601 in UTC with a Z, as everywhere in JSON."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def enqueue(

@@ -44,10 +44,10 @@ def run(args: Namespace) -> int:
         thresholds=_thresholds(configured, args.wishes),
         watcher=None if sketch is None else sketch.watch,
     )
-    pasts, notes = backtest.of_history() if args.file is None else backtest.of_file()
+    replayed, notes = backtest.of_history() if args.file is None else backtest.of_file()
     report = {
-        "incidents": [incident_record(entry) for past in pasts for entry in past.incidents],
-        "targets": [target_record(past.replay, past.begin_us) for past in pasts],
+        "incidents": [incident_record(entry) for one in replayed for entry in one.incidents],
+        "targets": [target_record(one.replay, one.begin_us) for one in replayed],
         "notes": notes,
     }
     if args.json:
@@ -55,10 +55,10 @@ def run(args: Namespace) -> int:
     else:
         print_report(report)
     if sketch is not None:
-        _draw(sketch, pasts, Path(args.plot), args.file or "the history")
+        _draw(sketch, replayed, Path(args.plot), args.file or "the history")
     if report["incidents"]:
         return REGRESSION
-    return 0 if any(map(_has_measured, pasts)) else UNMEASURED
+    return 0 if any(map(_has_measured, replayed)) else UNMEASURED
 
 
 def _thresholds(configured: Settings | None, wishes: Sequence[str]) -> DriftSettings:
@@ -71,8 +71,8 @@ def _classes(configured: Settings | None) -> Mapping[str, ClassSettings]:
     return {} if configured is None else configured.classes
 
 
-def _has_measured(past: ReplayedTarget) -> bool:
-    return any(past.replay.counts.values())
+def _has_measured(one: ReplayedTarget) -> bool:
+    return any(one.replay.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,18 @@ class Backtest:
         if self.args.since is not None or self.args.until is not None:
             raise CommandError("--since and --until apply to the history; a file is judged whole")
         rules = Rules(probes=self._probes())
-        pasts, notes = replay_file(
+        replayed, notes = replay_file(
             Path(self.args.file), self.thresholds, rules=rules, watcher=self.watcher
         )
-        self._check_classes({name for past in pasts for name in past.classes})
+        self._check_classes({name for one in replayed for name in one.classes})
         name = self.args.target
-        known = [past.replay.target for past in pasts]
+        known = [one.replay.target for one in replayed]
         if name is not None and name not in known:
             raise CommandError(
                 f"there is no target {name!r} in {self.args.file}; it has: "
                 f"{', '.join(known) or 'none'}"
             )
-        return [past for past in pasts if name in {None, past.replay.target}], notes
+        return [one for one in replayed if name in {None, one.replay.target}], notes
 
     def of_history(self) -> tuple[Sequence[ReplayedTarget], Sequence[str]]:
         """Replays the history; returns its targets, and remarks. Raises UserError."""
@@ -110,7 +110,7 @@ class Backtest:
         with reading(database_of(self.args)) as connection:
             rows = chosen_rows(connection, self.args.target)
             self._check_classes(classes_of(connection))
-            pasts = [
+            replayed = [
                 replay_history(
                     connection,
                     row,
@@ -122,8 +122,8 @@ class Backtest:
                 for row in rows
             ]
         notes = [] if rows else ["the history has no target yet; `vllm-canary run` starts one"]
-        empty = [past.replay.target for past in pasts if not _has_measured(past)]
-        return pasts, notes + [f"{name}: nothing was measured in this period" for name in empty]
+        empty = [one.replay.target for one in replayed if not _has_measured(one)]
+        return replayed, notes + [f"{name}: nothing was measured in this period" for name in empty]
 
     def _check_classes(self, measured: set[str]) -> None:
         check_classes(self.args.wishes, _classes(self.configured), measured)
@@ -175,8 +175,8 @@ def _check_plot(name: str | None, file: str | None) -> None:
         )
 
 
-def _draw(sketch: Sketch, pasts: Sequence[ReplayedTarget], plot: Path, source: str) -> None:
-    found = {past.replay.target: found_of(past.incidents) for past in pasts}
+def _draw(sketch: Sketch, replayed: Sequence[ReplayedTarget], plot: Path, source: str) -> None:
+    found = {one.replay.target: found_of(one.incidents) for one in replayed}
     panels = {target: sketch.panels(target, found[target]) for target in found}
     try:
         plot.write_text(page(f"backtest of {source}", panels, found), encoding="utf-8")

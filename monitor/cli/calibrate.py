@@ -21,7 +21,7 @@ from monitor.errors import UNMEASURED
 from monitor.judge.drift.detector import Detector
 from monitor.judge.drift.settings import DriftSettings
 from monitor.replay.history import Period, ReplayedTarget, replay_history
-from monitor.show.learnt import learnt_record, print_learnt
+from monitor.show.learned import learned_record, print_learned
 from monitor.show.terminal import console
 from monitor.store import detectors
 from monitor.store.database import open_writer, reading
@@ -101,7 +101,7 @@ def _stored(one: Calibrated, settings: DriftSettings, now_us: int) -> detectors.
 
 
 def _print(args: Namespace, found: Sequence[Calibrated], settings: DriftSettings) -> None:
-    records = [(one, learnt_record(one.detector, settings)) for one in found]
+    records = [(one, learned_record(one.detector, settings)) for one in found]
     if args.json:
         targets = [{"name": one.row.name, **one.counts, **record} for one, record in records]
         print_json({"targets": targets})
@@ -109,7 +109,7 @@ def _print(args: Namespace, found: Sequence[Calibrated], settings: DriftSettings
     out = console()
     for one, record in records:
         if one.counts["samples"]:
-            print_learnt(one.row.name, record)
+            print_learned(one.row.name, record)
         else:
             out.print(f"{one.row.name}: no baseline; no sample since {args.since}", style="yellow")
     if not records:

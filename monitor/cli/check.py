@@ -111,7 +111,7 @@ def _new_database(path: Path, name: str) -> tuple[Check, int]:
 async def _gpus(settings: Settings) -> list[Check]:
     watches = GpuWatches([target.watches_gpus for target in settings.targets])
     watches.start()
-    await watches.first_look()
+    await watches.first_reading()
     found = [_gpu_watch(watch) for watch in watches.all()]
     watches.stop()
     return [check for check in found if check is not None] or [NO_GPUS]

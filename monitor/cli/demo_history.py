@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from statistics import median
 
 from sqlalchemy import select
@@ -79,11 +79,6 @@ class History:
         """The open incident of this kind."""
         with reading(self.database) as connection:
             return next((i for i in incidents.open_incidents(connection) if i.kind == kind), None)
-
-
-def now() -> datetime:
-    """The current time as the history stores it."""
-    return datetime.now(UTC)
 
 
 def middle(values: Sequence[float | None]) -> float | None:

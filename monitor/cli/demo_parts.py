@@ -29,7 +29,7 @@ class IncidentPart(TypedDict):
     summary: str
 
 
-class Delivery(TypedDict):
+class SentAlert(TypedDict):
     """A notification as it was sent (docs/alerts.md)."""
 
     event: str
@@ -93,7 +93,7 @@ class Receiver:
     """A webhook receiver on loopback that keeps every delivery."""
 
     def __init__(self) -> None:
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[SentAlert] = []
         deliveries = self.deliveries
 
         class Handler(BaseHTTPRequestHandler):
@@ -109,7 +109,7 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
 
-    def first(self, event: str, kind: str) -> Delivery | None:
+    def first(self, event: str, kind: str) -> SentAlert | None:
         """The first delivery of this kind."""
         return next(
             (

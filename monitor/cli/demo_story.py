@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from monitor.cli.common import CommandError
-from monitor.cli.demo_history import GpuRow, History, middle, now
+from monitor.cli.common import CommandError, now_utc
+from monitor.cli.demo_history import GpuRow, History, middle
 from monitor.cli.demo_parts import Child, Receiver, Simulator
 from monitor.errors import UNMEASURED
 from monitor.model import Outcome, Phase, Sample
@@ -53,7 +53,7 @@ class Story:
         self._chapter(
             "1. Warm reference", "the server has no other load; the daemon learns the baseline"
         )
-        since = now()
+        since = now_utc()
         warm = self._wait(
             lambda: self._at_least(5, "chat", since, phase=Phase.WARM), "five warm chat canaries"
         )
@@ -72,7 +72,7 @@ class Story:
             "2. A batch job arrives",
             f"{CLIENTS} batch clients take all four places of the batch",
         )
-        since = now()
+        since = now_utc()
         self.simulator.set(batch__clients=CLIENTS)
         capped = self._wait(
             lambda: self._at_least(2, "chat", since, outcome=Outcome.QUEUE_CAP),
@@ -99,9 +99,9 @@ class Story:
             "3. The GPU heats up",
             "three batch clients stay, so chat has a place again; then the heat sink is blocked",
         )
-        since = now()
+        since = now_utc()
         before = self._wait(
-            lambda: self._at_least(2, "decode", since), "two decode canaries beside the batch job"
+            lambda: self._at_least(2, "decode", since), "two decode canaries during the batch job"
         )
         cool = self._gpu_since(since)[-1]
         self._say(f"before: decode {_rate(before)} tokens/s; GPU: {cool}")
@@ -112,16 +112,16 @@ class Story:
             f"{incident.cause or 'unknown'}"
         )
         self._say(f"  {incident.summary}")
-        freed = now()
+        freed = now_utc()
         self.simulator.set(gpu__cooling=1.0, batch__clients=0)
         cooled = self._wait(lambda: _cooled(self.history.gpu(freed), cool), "the GPU to cool down")
         self._say(f"cooled: GPU {cooled}")
 
     def _overheat(self, before: Sequence[Sample]) -> None:
-        blocked = now()
+        blocked = now_utc()
         self.simulator.set(gpu__cooling=COOLING_LOST)
         self._wait(lambda: _throttled(self.history.gpu(blocked)), "the GPU to be throttled")
-        throttled = now()
+        throttled = now_utc()
         during = self._wait(
             lambda: self._at_least(2, "decode", throttled), "two decode canaries on a hot GPU"
         )

@@ -40,7 +40,7 @@ async def _read_all(targets: Sequence[TargetSettings], database: str) -> list[Fi
     watches = GpuWatches([target.watches_gpus for target in targets])
     watches.start()
     try:
-        await watches.first_look()
+        await watches.first_reading()
         return [await _read(t, watches.of(t.watches_gpus), database) for t in targets]
     finally:
         watches.stop()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from monitor.cli.common import CommandError, now_utc
-from monitor.daemon.oneshot import beside_load
+from monitor.daemon.oneshot import under_load
 from monitor.daemon.scoring import scoring_noise
 from monitor.daemon.target import Skipped
 from monitor.daemon.watch import TargetWatch
@@ -102,7 +102,7 @@ class Recording:
         if shown is not None:
             shown.print(f"{name}: {probe.name} {number + 1}/{self.plan.repeats} …", style="dim")
         loaded = self.plan.under_load and number % 2 == 1
-        async with beside_load(self.watch, LOAD_REQUESTS if loaded else 0):
+        async with under_load(self.watch, LOAD_REQUESTS if loaded else 0):
             done = await self.watch.run(probe)
         return done if isinstance(done, Skipped) else done[0]
 

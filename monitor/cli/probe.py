@@ -67,7 +67,7 @@ async def _rounds(
     gpus = GpuWatches([target.watches_gpus for target in targets])
     gpus.start()
     try:
-        await gpus.first_look()
+        await gpus.first_reading()
         results: list[Measurement] = []
         for target in targets:
             watch = TargetWatch(

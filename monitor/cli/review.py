@@ -1,4 +1,4 @@
-"""`review`: a person's verdict on a sample, stored beside the gate's."""
+"""`review`: a person's verdict on a sample, stored next to the gate's."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
-    """One target. `last_samples`: one of each watched probe. `learnt`: what drift detection has
-    learnt, as the daemon last stored it; None before it has.
+    """One target. `last_samples`: one of each watched probe. `learned`: what drift detection has
+    learned, as the daemon last stored it; None before it has.
     """
 
     name: str
@@ -43,7 +43,7 @@ class TargetStatus:
     overdue: Sequence[str]
     skipped_24h: Mapping[str, int]
     last_samples: Sequence[Sample]
-    learnt: detectors.DetectorSummary | None
+    learned: detectors.DetectorSummary | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ def read_status(database: str, now: datetime) -> Status:
     """The state as the history tells it."""
     with reading(database) as connection:
         open_now = incidents.open_incidents(connection)
-        learnt = detectors.summaries(connection)
+        learned = detectors.summaries(connection)
         targets = [
             _target(
                 row,
                 queries.last_sample_of_each_probe(connection, row.name),
                 queries.skipped(connection, row.id, now - DAY),
                 [incident for incident in open_now if incident.target == row.name],
-                learnt.get(row.id),
+                learned.get(row.id),
                 now,
             )
             for row in queries.targets(connection)
@@ -95,7 +95,7 @@ def _target(
     last: Sequence[Sample],
     skipped: Mapping[str, int],
     open_here: Sequence[Incident],
-    learnt: detectors.DetectorSummary | None,
+    learned: detectors.DetectorSummary | None,
     now: datetime,
 ) -> TargetStatus:
     """A target whose probes are overdue is unknown, whatever its last samples were."""
@@ -112,7 +112,7 @@ def _target(
         overdue=[finding.subject for finding in overdue],
         skipped_24h=skipped,
         last_samples=watched,
-        learnt=learnt,
+        learned=learned,
     )
 
 
@@ -131,7 +131,7 @@ def _record(status: Status) -> dict[str, object]:
 
 
 def _target_record(target: TargetStatus) -> dict[str, object]:
-    learnt = target.learnt
+    learned = target.learned
     return {
         "name": target.name,
         "url": target.url,
@@ -139,8 +139,8 @@ def _target_record(target: TargetStatus) -> dict[str, object]:
         "overdue": target.overdue,
         "skipped_24h": target.skipped_24h,
         "last_samples": [sample_record(sample) for sample in target.last_samples],
-        "detection": [] if learnt is None else [dict(part) for part in learnt.armed],
-        "detection_note": None if learnt is None else learnt.note,
+        "detection": [] if learned is None else [dict(part) for part in learned.armed],
+        "detection_note": None if learned is None else learned.note,
     }
 
 
@@ -166,8 +166,8 @@ def _print_target(out: Console, target: TargetStatus) -> None:
     state = (target.status, STYLES.get(target.status, ""))
     out.print(Text.assemble(state, f"  {target.name}  {target.url}"))
     out.print(table(HEADINGS, [_cells(s, target.overdue) for s in target.last_samples]))
-    if target.learnt is not None:
-        _print_detection(out, target.learnt)
+    if target.learned is not None:
+        _print_detection(out, target.learned)
     if target.skipped_24h:
         counts = ", ".join(f"{count} {reason}" for reason, count in target.skipped_24h.items())
         out.print(f"runs skipped in 24 h: {counts}", style="dim")
@@ -187,13 +187,13 @@ def _cells(s: Sample, overdue: Sequence[str]) -> list[object]:
     ]
 
 
-def _print_detection(out: Console, learnt: detectors.DetectorSummary) -> None:
-    armed = [part["what"] for part in learnt.armed if part["armed"]]
+def _print_detection(out: Console, learned: detectors.DetectorSummary) -> None:
+    armed = [part["what"] for part in learned.armed if part["armed"]]
     if armed:
         out.print(f"armed: {printable('; '.join(armed))}", style="dim")
-    for part in learnt.armed:
+    for part in learned.armed:
         if not part["armed"]:
             text = f"{part['what']}: not armed ({part['detail']})"
             out.print(printable(text), style="dim")
-    if learnt.note:
-        out.print(printable(learnt.note), style="dim")
+    if learned.note:
+        out.print(printable(learned.note), style="dim")

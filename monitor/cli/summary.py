@@ -33,7 +33,7 @@ FOOTNOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SummaryRow:
     """One class in one phase. `answers` None: no answer to count."""
 
     group: Group
@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _read(args: Namespace) -> list[Row]:
+def _read(args: Namespace) -> list[SummaryRow]:
     now = now_utc()
     wanted = SampleFilter(
         since=moment(args.since, now),
@@ -70,7 +70,7 @@ def _read(args: Namespace) -> list[Row]:
     phrases = {probe: refusal_phrases(expect) for probe, expect in expectations.items()}
     answers = usable(found, earlier, phrases)
     return [
-        Row(group, answers.get(_key(group)), reviews.get(_key(group), []))
+        SummaryRow(group, answers.get(_key(group)), reviews.get(_key(group), []))
         for group in summarise(found)
     ]
 
@@ -98,7 +98,7 @@ def _key(group: Group) -> Key:
     return (group.target, group.traffic_class, group.phase)
 
 
-def _record(row: Row) -> dict[str, object]:
+def _record(row: SummaryRow) -> dict[str, object]:
     """`retry_or_abstain`: how often a person must ask again or gets nothing; `reviews`: people's
     verdicts, and how long they took.
     """
@@ -115,7 +115,7 @@ def _record(row: Row) -> dict[str, object]:
     return {name: values[name] for name in first} | values
 
 
-def _print(rows: Sequence[Row], since: str) -> None:
+def _print(rows: Sequence[SummaryRow], since: str) -> None:
     out = console()
     if not rows:
         out.print(f"no samples since {since}")
@@ -124,7 +124,7 @@ def _print(rows: Sequence[Row], since: str) -> None:
     out.print("\n" + "\n".join(FOOTNOTES), style="dim")
 
 
-def _cells(row: Row) -> list[object]:
+def _cells(row: SummaryRow) -> list[object]:
     g = row.group
     return [
         g.target,

@@ -35,7 +35,7 @@ def shipped_probes_dir() -> Path:
 
 def data_dir(name: str) -> Path:
     """A top-level folder of the repository: inside the package when installed (pyproject.toml:
-    force-include), beside it in a checkout.
+    force-include), next to it in a checkout.
     """
     package = Path(__file__).resolve().parent.parent
     installed = package / "_data" / name

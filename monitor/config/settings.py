@@ -213,14 +213,13 @@ def _absolute(settings: Settings, base: Path) -> Settings:
     )
 
 
-def settings_for_url(url: str, database: str | None, listen: str = DEFAULT_LISTEN) -> Settings:
+def settings_for_url(url: str, database: str | None) -> Settings:
     """Settings for `--url` alone: one target named by host and port, the shipped probes, no
     configuration file read.
     """
     target = {"name": "target", "url": url}
     raw = {
         "database": database or str(default_database()),
-        "listen": listen,
         "probes": str(shipped_probes_dir()),
         "targets": [target],
     }

@@ -57,8 +57,8 @@ class TokenLedger:
         self, now: datetime, traffic_class: str | None = None, extra: bool | None = None
     ) -> int:
         """Returns the tokens of the hour before `now`, of one class or of all, on the schedule,
-        beside it or both. Payments dated in the future by a clock that was ahead do not count: they
-        would block canaries until then.
+        outside it or both. Payments dated in the future by a clock that was ahead do not count:
+        they would block canaries until then.
         """
         while self._payments and self._payments[0].at <= now - HOUR:
             self._payments.popleft()

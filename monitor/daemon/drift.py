@@ -77,9 +77,9 @@ class DriftWatch:
         self._note: str | None = None
         self._failure: Finding | None = None
         self._failed_at = NEVER
-        # why the baseline was relearnt, until the first findings after it: what was open before
+        # why the baseline is rebuilt, until the first findings after it: what was open before
         # can then no longer be judged
-        self.relearnt: str | None = None
+        self.relearned: str | None = None
         self.suspicion = 0.0
         self.suspects = False
 
@@ -156,8 +156,8 @@ class DriftWatch:
 
     def _must_relearn(self, reason: str, now: datetime) -> None:
         self._stamp = None  # so that the note is stored at once
-        self._note = self.relearnt = (
-            f"the baseline is being relearnt from the history since {now:%Y-%m-%d %H:%M} UTC: "
+        self._note = self.relearned = (
+            f"the baseline is being rebuilt from the history since {now:%Y-%m-%d %H:%M} UTC: "
             f"{reason}"
         )
         log.warning("target=%s %s", self._target, self._note)
@@ -262,7 +262,7 @@ class DriftWatch:
             summary=(
                 f"drift detection of {self._target} is off after an internal error ({why}); the "
                 "server is still watched. It is tried again every 30 min; `vllm-canary calibrate` "
-                "relearns the baseline. Please report this with the log"
+                "rebuilds the baseline. Please report this with the log"
             ),
             since=now,
             evidence={"error": why},

@@ -35,9 +35,9 @@ def assess_drift(log: IncidentLog, watch: TargetWatch) -> Iterator[Assessment]:
     yield Assessment([Kind.MONITOR], faults, lambda incident: incident.subject == OFF)
     if faults:
         return  # nothing is known about the rest: what is open stays open
-    if watch.drift.relearnt is not None:
-        _close_unknown(log, found, watch.drift.relearnt)
-        watch.drift.relearnt = None
+    if watch.drift.relearned is not None:
+        _close_unknown(log, found, watch.drift.relearned)
+        watch.drift.relearned = None
     yield Assessment(drift.KINDS, [f for f in found if f.kind in drift.KINDS])
     yield from _assess_change(log, [f for f in found if f.kind is Kind.CONFIG_CHANGE])
 

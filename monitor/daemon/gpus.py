@@ -125,7 +125,7 @@ class GpuWatches:
         for watch in self.all():
             watch.start()
 
-    async def first_look(self) -> None:
+    async def first_reading(self) -> None:
         """Give the watches a moment to read their GPUs; a machine without a GPU says so at
         once.
         """

@@ -29,7 +29,7 @@ Fields = Mapping[str, FingerprintField]
 SECOND_READING_S = 2.0
 
 
-class Rounds:
+class IdentitySchedule:
     """The times at which identities are read: each at the start, again every `every_s`, and at once
     when a target's GPUs change.
 

@@ -136,7 +136,7 @@ class Lane:
 
 
 class ExtraRunSource(Protocol):
-    """A source of runs beside the schedule (TargetWatch)."""
+    """A source of runs outside the schedule (TargetWatch)."""
 
     extra_runs: ExtraRuns
 

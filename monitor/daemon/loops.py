@@ -1,5 +1,5 @@
-"""The loops of the daemon beside its canaries: judging, reading identities, guarding the database
-file.
+"""The loops of the daemon other than its canaries: judging, reading identities, guarding the
+database file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from monitor.daemon.identity import Rounds
+from monitor.daemon.identity import IdentitySchedule
 from monitor.daemon.isolation import only_logged
 from monitor.daemon.judging import close_departed, judge_target
 from monitor.daemon.watch import TargetWatch
@@ -100,11 +100,11 @@ async def read_identities(watches: Sequence[TargetWatch]) -> None:
     """Reads every target's identity at the start, every few minutes, and when the driver or a GPU
     changed; after a restart of the server the watch does it by itself.
     """
-    rounds = Rounds([watch.settings.name for watch in watches], IDENTITY_EVERY_S)
+    schedule = IdentitySchedule([watch.settings.name for watch in watches], IDENTITY_EVERY_S)
     while True:
         for watch in watches:
             name = watch.settings.name
-            if not rounds.due(name, time.monotonic(), watch.gpus.settled()):
+            if not schedule.due(name, time.monotonic(), watch.gpus.settled()):
                 continue
             try:
                 await watch.refresh_identity()

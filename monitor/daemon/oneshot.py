@@ -20,7 +20,6 @@ from monitor.model import Probe
 from monitor.store.database import open_writer
 from monitor.store.writer import Writer
 
-LOAD_TOKENS = 2000
 LOAD_SETTLE_S = 0.5
 
 
@@ -41,7 +40,7 @@ async def watching(
     watch = TargetWatch(target, probes, writer, gpus.of(target.watches_gpus), keeps=keeps)
     try:
         await watch.load()
-        await gpus.first_look()  # what is kept of the identity names them
+        await gpus.first_reading()  # what is kept of the identity names them
         await watch.find_model()
         async with leased(writer, lease_name(target.name, capped=True), lease_wait_s):
             yield watch
@@ -52,7 +51,7 @@ async def watching(
 
 
 @asynccontextmanager
-async def beside_load(watch: TargetWatch, requests: int) -> AsyncIterator[None]:
+async def under_load(watch: TargetWatch, requests: int) -> AsyncIterator[None]:
     """Keeps some long requests running meanwhile: with other requests in the batch, near ties
     show.
     """

@@ -145,4 +145,4 @@ class ServerState:
 
     def shown_start(self) -> datetime | None:
         """Returns when the process started; when it was first seen if the server does not say."""
-        return None if self.start is None else self.start.started_at or self.start.seen_at
+        return None if self.start is None else self.start.shown

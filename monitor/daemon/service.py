@@ -38,8 +38,7 @@ from monitor.store.database import DatabaseError, open_writer, shown
 from monitor.store.writer import Writer
 
 log = logging.getLogger(__name__)
-# other threads parse and write beside the loop that takes time stamps: a turn of 5 ms, the default,
-# is too long
+# other threads parse and write while the loop takes time stamps: the default of 5 ms is too long
 SWITCH_INTERVAL_S = 0.0005
 # for deliveries that other processes queue, such as `incidents close`; our own wake the dispatcher
 OUTBOX_EVERY_S = 5.0

@@ -86,8 +86,8 @@ class TargetWatch(Target):
         return await self._finish(fitted, measured, retry_of, extra)
 
     def extras(self) -> list[Probe]:
-        """Returns the probes to run now beside their schedule: drift detection suspects something,
-        and the reserve of the budget suffices.
+        """Returns the probes to run now in addition to their schedule: drift detection suspects
+        something, and the reserve of the budget suffices.
         """
         if self.drift is None or not self.drift.suspects:
             return []
@@ -174,7 +174,7 @@ class TargetWatch(Target):
         )
 
     async def _take_note(self, probe: Probe, measured: Measurement) -> None:
-        """Takes up what a canary says about its server, beside its own figures."""
+        """Takes up what a canary says about its server."""
         self.state.measured(probe, measured.sample, measured.after)
         if measured.after is not None:
             async with self._noting:

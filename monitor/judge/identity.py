@@ -35,13 +35,13 @@ SOFT_TOLERANCE = 0.10
 
 @dataclass(frozen=True, slots=True)
 class IdentityDiff:
-    """The differences between two readings of an identity. `learnt`: fields that are known for the
+    """The differences between two readings of an identity. `learned`: fields that are known for the
     first time, which is never a trigger.
     """
 
     roots: tuple[Change, ...] = ()
     derived: tuple[Change, ...] = ()
-    learnt: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
 
     @property
     def trigger(self) -> tuple[Change, ...]:
@@ -53,10 +53,10 @@ def compare(known: Fields, seen: Fields) -> IdentityDiff:
     """Compares field by field: only two known values that differ are a change."""
     roots = _changes(known, seen, ROOT_FIELDS)
     soft = tuple(c for c in _changes(known, seen, SOFT_FIELDS) if _beyond_tolerance(c))
-    learnt = tuple(
+    learned = tuple(
         name for name in seen if _value(known, name) is None and _value(seen, name) is not None
     )
-    return IdentityDiff(roots, _changes(known, seen, DERIVED_FIELDS) + soft, learnt)
+    return IdentityDiff(roots, _changes(known, seen, DERIVED_FIELDS) + soft, learned)
 
 
 def _value(fields: Fields, name: str) -> Any:

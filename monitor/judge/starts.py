@@ -21,6 +21,11 @@ class KnownStart:
     started_at: datetime | None
     seen_at: datetime
 
+    @property
+    def shown(self) -> datetime:
+        """When the process started, or was first seen where the server does not report it."""
+        return self.started_at or self.seen_at
+
 
 @dataclass(frozen=True, slots=True)
 class NewStart:

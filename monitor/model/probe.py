@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+# a probe with `same_salt_twice` records its second run under its name with this ending
+AGAIN = "-again"
+
 
 @dataclass(frozen=True, slots=True)
 class Expectation:

@@ -49,8 +49,8 @@ def _readings_of(path: Path) -> ReadingCsv | None:
 
 @dataclass(slots=True)
 class _Feed:
-    """One target of a file: the points that were read and are held back, because one that was
-    known earlier may still come.
+    """One target of a file: the points that were read and wait, because one that was known
+    earlier may still come.
     """
 
     target: ReplayedTarget

@@ -27,7 +27,7 @@ Watcher = Callable[[str, Point], None]  # called with every point, for example t
 @dataclass(slots=True)
 class ReplayedTarget:
     """One target's replay, and the time from which its incidents count: what comes before is only
-    learnt from.
+    learned from.
     """
 
     replay: Replay

@@ -13,7 +13,6 @@ from monitor.alert.lifecycle import Opened, Refreshed, Resolved, Transition, Upd
 from monitor.judge.evaluator.assessment import Assessment
 from monitor.model import Cause, Change, Finding, Kind, Severity, from_us
 
-_LOUDNESS = {Severity.INFO: 0, Severity.WARNING: 1, Severity.PAGE: 2}
 Key = tuple[str, str, str]
 
 
@@ -106,6 +105,6 @@ class ReplayedIncidents:
 
     def _note(self, incident: ReplayedIncident, finding: Finding, now_us: int) -> None:
         incident.finding = finding
-        incident.loudest = max(incident.loudest, finding.severity, key=_LOUDNESS.__getitem__)
+        incident.loudest = max(incident.loudest, finding.severity, key=lambda s: s.rank)
         if finding.severity is Severity.PAGE and incident.paged_us is None:
             incident.paged_us = now_us

@@ -57,7 +57,7 @@ class Replay:
     counts: dict[str, int] = field(
         default_factory=lambda: {"samples": 0, "server_readings": 0, "gpu_readings": 0}
     )
-    _relearnt: int = 0
+    _relearned: int = 0
     _due_us: int = 0
     _page_us: int | None = None
     _page_ok: bool = True
@@ -81,7 +81,10 @@ class Replay:
         now_us, due_us = self.now_us, self._due_us
         for point in points:
             now_us = max(now_us, known_us(point))
-            if self._relearnt < len(self.relearn_us) and self.relearn_us[self._relearnt] <= now_us:
+            if (
+                self._relearned < len(self.relearn_us)
+                and self.relearn_us[self._relearned] <= now_us
+            ):
                 self._relearn(now_us)
             observe(point)
             is_news = isinstance(point, CanaryPoint)
@@ -107,7 +110,7 @@ class Replay:
         return self.incidents
 
     def _relearn(self, now_us: int) -> None:
-        self._relearnt = sum(at_us <= now_us for at_us in self.relearn_us)
+        self._relearned = sum(at_us <= now_us for at_us in self.relearn_us)
         self.drift.relearn(now_us)
 
     def _watched(self, page: ServerPoint) -> bool:

@@ -13,6 +13,7 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from monitor.model import CanaryPoint, GpuPoint, Point
+from monitor.show.findings.texts import short_uuid
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 1100, 150, 70, 20, 46
 BLOCK_US = 300_000_000  # as the detectors see it
@@ -84,9 +85,8 @@ class Sketch:
                 ("temperature, °C", point.temp_c),
                 ("SM clock, MHz", point.sm_clock_mhz),
             ):
-                self._add(
-                    self._gpus, (target, f"{figure}, {point.uuid[:12]}", ""), point.at_us, value
-                )
+                line = f"{figure}, {short_uuid(point.uuid)}"
+                self._add(self._gpus, (target, line, ""), point.at_us, value)
 
     @staticmethod
     def _add(

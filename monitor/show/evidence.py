@@ -26,7 +26,7 @@ UNITS = {
 EFFECT = ("metric", "change_pct", "low_pct", "high_pct", "since", "channel")
 
 
-class Row(NamedTuple):
+class EvidenceRow(NamedTuple):
     """One figure of the evidence; `before` None where there is nothing to compare with."""
 
     name: str
@@ -34,13 +34,13 @@ class Row(NamedTuple):
     now: str | None
 
 
-def evidence_rows(evidence: Mapping[str, Any]) -> list[Row]:
+def evidence_rows(evidence: Mapping[str, Any]) -> list[EvidenceRow]:
     """Returns the rows: effects and pairs of before and now first, then single values."""
     found = [*_rows("", evidence)]
     return sorted(found, key=lambda row: row.before is None and "%" not in (row.now or ""))
 
 
-def _rows(prefix: str, values: Mapping[str, Any]) -> Iterable[Row]:
+def _rows(prefix: str, values: Mapping[str, Any]) -> Iterable[EvidenceRow]:
     if values.get("metric") is not None and values.get("change_pct") is not None:
         if "effects" not in values:  # otherwise it repeats the first of them
             yield _effect(prefix, values)
@@ -52,7 +52,9 @@ def _rows(prefix: str, values: Mapping[str, Any]) -> Iterable[Row]:
         if key.startswith("usual_") and key[6:] in values:
             continue
         if earlier is not None:
-            yield Row(_name(prefix, key.removesuffix("_after")), _text(earlier), _text(value))
+            yield EvidenceRow(
+                _name(prefix, key.removesuffix("_after")), _text(earlier), _text(value)
+            )
         else:
             yield from _of(prefix, key, value)
 
@@ -64,10 +66,12 @@ def _earlier(key: str, values: Mapping[str, Any]) -> Any:
     return values.get(f"usual_{key}")
 
 
-def _of(prefix: str, key: str, value: Any) -> Iterable[Row]:
+def _of(prefix: str, key: str, value: Any) -> Iterable[EvidenceRow]:
     if isinstance(value, Mapping):
         if value and set(value) <= {"before", "now"}:
-            yield Row(_name(prefix, key), _text(value.get("before")), _text(value.get("now")))
+            yield EvidenceRow(
+                _name(prefix, key), _text(value.get("before")), _text(value.get("now"))
+            )
         else:
             yield from _rows("" if key == "readings" else f"{prefix}{key} ", value)
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
@@ -75,15 +79,15 @@ def _of(prefix: str, key: str, value: Any) -> Iterable[Row]:
             inner = each if isinstance(each, Mapping) else {key: each}
             yield from _rows("" if key == "effects" else f"{prefix}{key} ", inner)
     else:
-        yield Row(_name(prefix, key), None, _text(value))
+        yield EvidenceRow(_name(prefix, key), None, _text(value))
 
 
-def _effect(prefix: str, effect: Mapping[str, Any]) -> Row:
+def _effect(prefix: str, effect: Mapping[str, Any]) -> EvidenceRow:
     low, high = effect.get("low_pct"), effect.get("high_pct")
     interval = "" if low is None or high is None else f" ({signed(low)} to {signed(high)})"
     since = "" if effect.get("since") is None else f" since {effect['since']}"
     name = _name(prefix, str(effect["metric"]))
-    return Row(name, None, f"{change(effect['change_pct'])}{interval}{since}")
+    return EvidenceRow(name, None, f"{change(effect['change_pct'])}{interval}{since}")
 
 
 def _name(prefix: str, key: str) -> str:

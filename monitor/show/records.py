@@ -50,11 +50,10 @@ def pin_record(pin: Pin) -> dict[str, Any]:
     return values | {"outputs": [asdict(output) for output in pin.outputs]}
 
 
-def csv_text(records: Iterable[Mapping[str, Any]], header: bool = True) -> str:
+def csv_text(records: Iterable[Mapping[str, Any]]) -> str:
     """Returns CSV with the fields of a sample as columns; null is an empty cell."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=SAMPLE_FIELDS, lineterminator="\n")
-    if header:
-        writer.writeheader()
+    writer.writeheader()
     writer.writerows(records)
     return out.getvalue()

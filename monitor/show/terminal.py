@@ -88,13 +88,11 @@ def percentile_text(value: Percentile, count: int) -> str:
     return f"{milliseconds(value.value)} ({low} to {high})"
 
 
-def table(
-    headings: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
-) -> Table:
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Returns a plain table: cells are verbatim text, known words are coloured, and columns whose
     heading has a unit are aligned as numbers.
     """
-    result = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    result = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         numeric = heading in {"waiting", "no first token"} or heading.endswith(
             (" ms", "/s", " °C", " MHz", " W", " s", "count", "id")

@@ -230,8 +230,7 @@ def _migrate(engine: Engine, database: str) -> None:
     _refuse_newer(revision, database)
     if revision == HEAD:
         return
-    # Alembic takes 0.1 s to load, and is needed once per version.
-    from monitor.store.migrate import upgrade  # noqa: PLC0415
+    from monitor.store.migrate import upgrade  # noqa: PLC0415 - Alembic: 0.1 s, once per version
 
     upgrade(engine)
 

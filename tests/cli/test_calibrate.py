@@ -114,7 +114,7 @@ def test_a_short_history_says_what_is_missing(history: History, cli: Command) ->
     ran = cli("calibrate", "--db", history.database)
     assert ran.code == 0
     assert "dependence on load not known yet" in ran.out
-    assert "not learnt yet" in ran.out
+    assert "not learned yet" in ran.out
 
 
 def test_where_nothing_was_measured_there_is_nothing_to_learn_and_3(

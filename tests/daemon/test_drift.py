@@ -152,10 +152,10 @@ async def test_the_state_of_another_version_is_learnt_anew_from_the_history_and_
     assert incident.kind is Kind.SPEED  # the history had it all
     assert stored(history).seen == {"CanaryPoint": 3}
     [row] = history.rows("SELECT note, version FROM detector_state")
-    assert "relearnt" in row["note"]
+    assert "rebuilt" in row["note"]
     assert "another version of vllm-canary (newer)" in row["note"]
     assert row["version"] == codec(Tally).version_under(DriftSettings())
-    assert "relearnt" in caplog.text
+    assert "rebuilt" in caplog.text
 
 
 async def test_another_length_of_blocks_is_learnt_anew_and_said(
@@ -182,7 +182,7 @@ async def test_what_can_no_longer_be_told_after_learning_anew_is_closed_with_tha
     history.do(lambda c: c.exec_driver_sql("UPDATE detector_state SET state = 'broken'"))
     judged(history, await opened(), NOON + later * MINUTE)
     [row] = history.rows("SELECT close_reason FROM incident WHERE kind = 'speed'")
-    assert "relearnt" in row["close_reason"]
+    assert "rebuilt" in row["close_reason"]
 
 
 async def test_a_long_history_is_taken_up_over_several_looks_and_opens_nothing_on_the_way(

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from monitor.alert import incidents
 from monitor.alert.incidents import IncidentLog
-from monitor.daemon.identity import Rounds, keep
+from monitor.daemon.identity import IdentitySchedule, keep
 from monitor.judge.identity import ROLLED_BACK
 from monitor.model import (
     DERIVED_FIELDS,
@@ -98,24 +98,24 @@ def history(engine: Engine) -> Iterator[History]:
 FLEET = [f"target-{number}" for number in range(60)]
 
 
-def read_in(rounds: Rounds, seconds: range) -> list[int]:
+def read_in(rounds: IdentitySchedule, seconds: range) -> list[int]:
     """How many identities of the fleet are read in each second."""
     return [sum(rounds.due(name, float(second), None) for name in FLEET) for second in seconds]
 
 
 def test_every_identity_is_read_at_the_start_and_then_once_in_each_interval() -> None:
-    rounds = Rounds(FLEET, 180.0)
+    rounds = IdentitySchedule(FLEET, 180.0)
     counts = read_in(rounds, range(721))
     assert counts[0] == 60
     assert [sum(counts[after + 1 : after + 181]) for after in (0, 180, 360, 540)] == [60] * 4
 
 
 def test_after_the_start_a_fleet_is_not_read_in_one_burst() -> None:
-    assert max(read_in(Rounds(FLEET, 180.0), range(721))[1:]) == 1
+    assert max(read_in(IdentitySchedule(FLEET, 180.0), range(721))[1:]) == 1
 
 
 def test_gpus_that_are_other_ones_are_a_reason_to_read_at_once() -> None:
-    rounds = Rounds(["local"], 180.0)
+    rounds = IdentitySchedule(["local"], 180.0)
     asked = [
         (0.0, "580"),
         (1.0, "580"),

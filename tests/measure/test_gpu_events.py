@@ -252,7 +252,7 @@ async def test_a_gpu_that_is_lost_before_the_watch_begins_has_no_uuid_and_is_nam
     }
 
 
-async def test_before_the_first_look_nothing_is_blind_yet_and_nothing_answers(
+async def test_before_the_first_reading_nothing_is_blind_yet_and_nothing_answers(
     nvml: StubNvml,
 ) -> None:
     watch = GpuWatch("auto", timing=QUICK)

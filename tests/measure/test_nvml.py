@@ -11,7 +11,7 @@ import pytest
 from nvml import GPU_A, GPU_B, StubNvml, gpu
 
 from monitor.measure.gpu.nvml import Nvml, throttle_fields
-from monitor.measure.gpu.nvml_codes import Support
+from monitor.measure.gpu.nvml_codes import QuerySupport
 from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 from monitor.model import GpuReading
 
@@ -87,16 +87,20 @@ def test_a_margin_beyond_the_threshold_is_negative(nvml: StubNvml, session: Nvml
 
 @pytest.mark.parametrize(
     ("code", "support"),
-    [(3, Support.NOT_SUPPORTED), (4, Support.NO_PERMISSION), (13, Support.FUNCTION_NOT_FOUND)],
+    [
+        (3, QuerySupport.NOT_SUPPORTED),
+        (4, QuerySupport.NO_PERMISSION),
+        (13, QuerySupport.FUNCTION_NOT_FOUND),
+    ],
 )
 def test_what_is_refused_at_first_is_not_asked_again(
-    nvml: StubNvml, session: Nvml, code: int, support: Support
+    nvml: StubNvml, session: Nvml, code: int, support: QuerySupport
 ) -> None:
     nvml.set({"fail.nvmlDeviceGetPowerUsage": code})
     assert [look(session).power_w for _ in range(3)] == [None, None, None]
     assert nvml.calls("nvmlDeviceGetPowerUsage") == 1
     assert session.support(GPU_A)["nvmlDeviceGetPowerUsage()"] is support
-    assert session.support(GPU_A)["nvmlDeviceGetMarginTemperature()"] is Support.OK
+    assert session.support(GPU_A)["nvmlDeviceGetMarginTemperature()"] is QuerySupport.OK
 
 
 def test_one_clock_that_is_not_offered_does_not_hide_the_other(

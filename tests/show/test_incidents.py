@@ -10,7 +10,7 @@ from drift_examples import EXAMPLES
 from findings_examples import ENVIRONMENT
 
 from monitor.model import Cause, Incident, Kind, Severity
-from monitor.show.evidence import Row, evidence_rows
+from monitor.show.evidence import EvidenceRow, evidence_rows
 from monitor.show.incidents import print_incident
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -57,15 +57,15 @@ def test_the_alert_comes_first_and_the_history_last(capsys: pytest.CaptureFixtur
     [
         (
             {"readings": {"temp_c": {"before": 61.0, "now": 86.0}}},
-            [Row("temp (°C)", "61", "86")],
+            [EvidenceRow("temp (°C)", "61", "86")],
         ),
         (
             {"digest_before": "a1", "digest_after": "b2"},
-            [Row("digest", "a1", "b2")],
+            [EvidenceRow("digest", "a1", "b2")],
         ),
         (
             {"thermal_duty": 0.9, "usual_thermal_duty": 0.0},
-            [Row("thermal duty", "0", "0.9")],
+            [EvidenceRow("thermal duty", "0", "0.9")],
         ),
         (
             {
@@ -85,7 +85,7 @@ def test_the_alert_comes_first_and_the_history_last(capsys: pytest.CaptureFixtur
                 ],
             },
             [
-                Row(
+                EvidenceRow(
                     "decode (tokens/s)",
                     None,
                     "−8.0 % (−9.0 to −7.0) since 2026-12-01T12:00:00+00:00",
@@ -94,28 +94,33 @@ def test_the_alert_comes_first_and_the_history_last(capsys: pytest.CaptureFixtur
         ),
         (
             {"comparison": {"metric": "ttft_ms", "change_pct": 12.0}, "felt": True},
-            [Row("comparison ttft (ms)", None, "+12.0 %"), Row("felt", None, "yes")],
+            [
+                EvidenceRow("comparison ttft (ms)", None, "+12.0 %"),
+                EvidenceRow("felt", None, "yes"),
+            ],
         ),
         (
             {"xids": [48, 79], "last_error": None, "failed_twice": []},
             [
-                Row("xids", None, "48, 79"),
-                Row("last error", None, "–"),
-                Row("failed twice", None, "–"),
+                EvidenceRow("xids", None, "48, 79"),
+                EvidenceRow("last error", None, "–"),
+                EvidenceRow("failed twice", None, "–"),
             ],
         ),
         (
             {"of_another_version": {"a": {"b": 1}}, "list": [{"x": 1}, 2]},
             [
-                Row("of another version a b", None, "1"),
-                Row("list x", None, "1"),
-                Row("list list", None, "2"),
+                EvidenceRow("of another version a b", None, "1"),
+                EvidenceRow("list x", None, "1"),
+                EvidenceRow("list list", None, "2"),
             ],
         ),
     ],
     ids=["readings", "digests", "usual", "effects", "comparison", "lists", "unknown keys"],
 )
-def test_evidence_is_rows_with_before_and_now(evidence: dict[str, Any], rows: list[Row]) -> None:
+def test_evidence_is_rows_with_before_and_now(
+    evidence: dict[str, Any], rows: list[EvidenceRow]
+) -> None:
     assert evidence_rows(evidence) == rows
 
 

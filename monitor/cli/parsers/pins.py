@@ -26,7 +26,7 @@ def pin(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--under-load",
         action="store_true",
-        help="run two long requests beside every second repeat, so that near ties show",
+        help="run two long requests during every second repeat, so that near ties show",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be accepted, store no pin"

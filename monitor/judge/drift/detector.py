@@ -216,7 +216,7 @@ class Detector:
                 if channel not in effects and self._is_calm(channel, effect_us, settings)
             ),
             gpus=tuple(gpu.compare(before, now) for gpu in self.gpus.values()),
-            flow=self.server.compare(before, now, settings, cached_share),
+            server=self.server.compare(before, now, settings, cached_share),
             since_us=effect_us,
             restarted_us=self.starts.restarted(effect_us),
             digest_changed_us=self.starts.digest_changed(effect_us),

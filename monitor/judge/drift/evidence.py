@@ -133,7 +133,7 @@ class Observations:
     effects: Mapping[str, Effect]
     calm: tuple[str, ...]
     gpus: tuple[GpuComparison, ...] = ()
-    flow: ServerComparison = ServerComparison()
+    server: ServerComparison = ServerComparison()
     since_us: int = 0
     restarted_us: int | None = None  # the process start that the effect follows within minutes
     digest_changed_us: int | None = None  # the change of the fingerprint that it follows

@@ -20,6 +20,7 @@ from monitor.model import (
     Verdict,
     from_us,
 )
+from monitor.model.probe import AGAIN
 
 _OUTCOMES = {word.value: word for word in Outcome}
 _PHASES = {word.value: word for word in Phase}
@@ -73,7 +74,7 @@ class Rules:
         """Returns a probe, or the second run of one, by its name."""
         if name in self.probes:
             return self.probes[name]
-        first = self.probes.get(name.removesuffix(gate.AGAIN))
+        first = self.probes.get(name.removesuffix(AGAIN))
         if first is not None and first.same_salt_twice:
             return gate.again(first)
         return None if self.only_known else _default_probe(name)

@@ -9,9 +9,8 @@ from typing import Protocol
 from monitor.judge.quality.expect import Judgement, broken, judge_answer, not_judged
 from monitor.judge.quality.pinned import PinJudgement, judge_pinned, other_prompt
 from monitor.model import ObservedAnswer, Outcome, Pin, Probe, Verdict
+from monitor.model.probe import AGAIN
 from monitor.text import one_line
-
-AGAIN = "-again"
 
 
 def again(probe: Probe) -> Probe:

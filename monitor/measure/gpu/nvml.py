@@ -17,7 +17,7 @@ from typing import Any
 
 import pynvml
 
-from monitor.measure.gpu.nvml_codes import Support, no_gpus, unavailable, unlisted
+from monitor.measure.gpu.nvml_codes import QuerySupport, no_gpus, unavailable, unlisted
 from monitor.measure.gpu.nvml_device import MIB, NvmlDevice, result, scaled
 from monitor.measure.gpu.nvml_events import XidEvents
 from monitor.measure.gpu.session import GpuIdentity, GpuLostError, GpusIdentity
@@ -66,7 +66,7 @@ class Nvml:
         """The GPUs of this session, in NVML's order."""
         return tuple(self._devices)
 
-    def support(self, uuid: str) -> Mapping[str, Support]:
+    def support(self, uuid: str) -> Mapping[str, QuerySupport]:
         """The values that the GPU offers, by NVML function (with its arguments) or field, as far as
         it has been queried.
         """
@@ -108,7 +108,9 @@ class Nvml:
                 name = result(pynvml.nvmlDeviceGetName, handle)
                 self._devices[uuid] = device = NvmlDevice(uuid, handle, name, index)
                 has_events = self._events.register(uuid, handle)
-                device.support["events"] = Support.OK if has_events else Support.NOT_SUPPORTED
+                device.support["events"] = (
+                    QuerySupport.OK if has_events else QuerySupport.NOT_SUPPORTED
+                )
         if not self._devices:
             self.close()
             raise no_gpus(count, self.unreadable)

@@ -31,7 +31,7 @@ LOST = {
 }
 
 
-class Support(StrEnum):
+class QuerySupport(StrEnum):
     """Whether a GPU offers a value, as found at the first query."""
 
     OK = "ok"
@@ -43,11 +43,11 @@ class Support(StrEnum):
 #: nvmlReturn_t of a call that would return the same next time; 25: a struct version unknown to the
 #: driver, 26: deprecated.
 REFUSALS = {
-    3: Support.NOT_SUPPORTED,
-    4: Support.NO_PERMISSION,
-    13: Support.FUNCTION_NOT_FOUND,
-    25: Support.FUNCTION_NOT_FOUND,
-    26: Support.NOT_SUPPORTED,
+    3: QuerySupport.NOT_SUPPORTED,
+    4: QuerySupport.NO_PERMISSION,
+    13: QuerySupport.FUNCTION_NOT_FOUND,
+    25: QuerySupport.FUNCTION_NOT_FOUND,
+    26: QuerySupport.NOT_SUPPORTED,
 }
 
 

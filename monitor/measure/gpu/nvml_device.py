@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from monitor.measure.gpu.nvml_codes import LOST, REFUSALS, Support
+from monitor.measure.gpu.nvml_codes import LOST, REFUSALS, QuerySupport
 from monitor.measure.gpu.session import GpuLostError
 
 MIB = 1024 * 1024
@@ -30,7 +30,7 @@ class NvmlDevice:
     handle: Any
     name: str | None
     index: int  # as nvidia-smi counts: it may change at a reboot
-    support: dict[str, Support] = field(default_factory=dict)
+    support: dict[str, QuerySupport] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, function: str, *arguments: Any, key: str = "") -> Any:
@@ -38,7 +38,7 @@ class NvmlDevice:
         again; one that has worked once is always called.
         """
         key = key or f"{function}({', '.join(map(str, arguments))})"
-        if self.support.get(key, Support.OK) is not Support.OK:
+        if self.support.get(key, QuerySupport.OK) is not QuerySupport.OK:
             return None
         self.answers[key] = None
         # An older binding lacks the newer names, a later one the deprecated.
@@ -49,7 +49,7 @@ class NvmlDevice:
             value = call(self.handle, *arguments)
         except pynvml.NVMLError as error:
             return self._refused(key, error.value)
-        self.support[key], self.answers[key] = Support.OK, value
+        self.support[key], self.answers[key] = QuerySupport.OK, value
         return value
 
     def either(self, function: str, older: str, *arguments: Any) -> Any:
@@ -87,7 +87,9 @@ class NvmlDevice:
         """Field values by id. The call succeeds if any field does, and one that failed reads 0:
         those are left out.
         """
-        wanted = [i for i in ids if self.support.get(f"field {i}", Support.OK) is Support.OK]
+        wanted = [
+            i for i in ids if self.support.get(f"field {i}", QuerySupport.OK) is QuerySupport.OK
+        ]
         elements = self.ask("nvmlDeviceGetFieldValues", wanted, key="fields") if wanted else None
         values: dict[int, float] = {}
         for number, element in zip(wanted, elements or (), strict=False):
@@ -96,7 +98,7 @@ class NvmlDevice:
             if element.nvmlReturn != pynvml.NVML_SUCCESS:
                 self._refused(key, element.nvmlReturn)
             elif element.valueType < len(_MEMBERS):
-                self.support[key] = Support.OK
+                self.support[key] = QuerySupport.OK
                 values[number] = getattr(element.value, _MEMBERS[element.valueType])
                 self.answers[key] = values[number]
         return values
@@ -105,7 +107,7 @@ class NvmlDevice:
         """The sum over the counters that this GPU has; one that fails after it has worked makes it
         unknown, not smaller.
         """
-        offered = [i for i in ids if self.support.get(f"field {i}") is Support.OK]
+        offered = [i for i in ids if self.support.get(f"field {i}") is QuerySupport.OK]
         known = bool(offered) and all(i in values for i in offered)
         return sum(int(values[i]) for i in offered) if known else None
 

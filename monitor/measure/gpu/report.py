@@ -20,7 +20,7 @@ import pynvml
 
 from monitor.__about__ import __version__
 from monitor.measure.gpu.nvml import MEMORY_TEMP, POWER_THROTTLE, Nvml
-from monitor.measure.gpu.nvml_codes import Support
+from monitor.measure.gpu.nvml_codes import QuerySupport
 from monitor.measure.gpu.session import GpuLostError, GpusUnavailableError
 
 HANG_S = 30.0
@@ -131,7 +131,7 @@ def _gpu(session: Nvml, uuid: str) -> dict[str, object]:
 
 
 def _questions(
-    support: Mapping[str, Support], answers: Mapping[str, Any]
+    support: Mapping[str, QuerySupport], answers: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The queries by getter or field: whether the GPU offers the value ("failed": an error of the
     moment), and the value unless it is private.

@@ -64,7 +64,7 @@ class KnownServer:
 
     def shown_start(self) -> datetime | None:
         """When the process started, or was first seen where the server does not report it."""
-        return None if self.start is None else self.start.started_at or self.start.seen_at
+        return None if self.start is None else self.start.shown
 
     def measured(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
         """Takes up one canary."""

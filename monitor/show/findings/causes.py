@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from monitor.model import Cause
-from monitor.show.findings.readings import Reading, phrase, share, signed
+from monitor.show.findings.readings import BeforeAndNow, phrase, share, signed
 
 MOST_READINGS = 3
 DUTY_SHOWN = 0.02  # a smaller share of time is not worth a sentence
@@ -136,7 +136,7 @@ ACTIONS: Mapping[Cause, str] = {
 }
 
 
-def lead(cause: Cause, gpu: str, readings: Mapping[str, Reading]) -> str:
+def lead(cause: Cause, gpu: str, readings: Mapping[str, BeforeAndNow]) -> str:
     """Returns the cause as a clause, with its throttle time if that is known."""
     text = CAUSES[cause]
     duty = readings.get(text.duty)
@@ -147,7 +147,7 @@ def lead(cause: Cause, gpu: str, readings: Mapping[str, Reading]) -> str:
 
 
 def shown_by(
-    cause: Cause, readings: Mapping[str, Reading], slope_pct_per_h: float | None = None
+    cause: Cause, readings: Mapping[str, BeforeAndNow], slope_pct_per_h: float | None = None
 ) -> list[str]:
     """Returns the two or three readings that show the cause, before and now."""
     known = [name for name in CAUSES[cause].readings if name in readings]

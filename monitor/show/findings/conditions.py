@@ -10,7 +10,7 @@ from monitor.model.times import from_us
 from monitor.show.findings.causes import ACTIONS
 from monitor.show.findings.fitting import begun
 from monitor.show.findings.phrases import utc
-from monitor.show.findings.readings import Reading, change, margin, phrase, share
+from monitor.show.findings.readings import BeforeAndNow, change, margin, phrase, share
 from monitor.show.findings.texts import GpuNames
 
 LOCKED_CLOCKS = "Check locked clocks (nvidia-smi -q -d CLOCK) and the clocks event reasons."
@@ -150,7 +150,7 @@ def readings_of(warning: GpuWarning) -> list[str]:
         names = tuple(sorted(names, key=lambda name: name != "mem_temp_c"))
     known = {name: getattr(figures, name) for name in names}
     shown = [
-        phrase(name, Reading(None, value))
+        phrase(name, BeforeAndNow(None, value))
         for name, value in known.items()
         if value is not None and not (name == "power_duty" and value == 0)
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from monitor.model import Finding
-from monitor.show.findings import conditions as gpu_text
+from monitor.show.findings import conditions
 from monitor.show.findings.drift_details import details
 from monitor.show.findings.effects import ShownEffect, effects_of, felt_since
 from monitor.show.findings.explanation import (
@@ -132,15 +132,14 @@ def _early(finding: Finding, names: GpuNames) -> list[Part]:
     first = warnings[0]
     calm = "decode" in finding.evidence.get("calm", ())
     effect = "No effect on decode rate yet" if calm else "Effect on decode rate not yet known"
-    expected = gpu_text.expectation(first)
+    expected = conditions.expectation(first)
+    gpu = conditions.gpu_with(first, names)
     return [
-        Part(
-            f"{gpu_text.gpu_with(first, names)} {gpu_text.state(first)} since {utc(finding.since)}."
-        ),
-        *sentence_of(gpu_text.readings_of(first)),
+        Part(f"{gpu} {conditions.state(first)} since {utc(finding.since)}."),
+        *sentence_of(conditions.readings_of(first)),
         Part(f" {effect}"),
         Part(f"; expected: {expected}" if expected else "", EXPECTED_RANK),
         Part("."),
         Part(others_too(warnings, names), OTHERS_RANK),
-        Part(f" {gpu_text.action(first)}"),
+        Part(f" {conditions.action(first)}"),
     ]

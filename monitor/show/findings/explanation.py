@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from monitor.model import Cause, Finding, GpuWarning, Kind
-from monitor.show.findings import conditions as gpu_text
+from monitor.show.findings import conditions
 from monitor.show.findings.causes import ACTIONS, CAUSES, lead, shown_by
 from monitor.show.findings.fitting import Part, begun
-from monitor.show.findings.readings import Reading
+from monitor.show.findings.readings import BeforeAndNow
 from monitor.show.findings.texts import GpuNames
 
 MOST_MISSING = 2  # readings named in a paragraph
@@ -19,7 +19,7 @@ READINGS_RANK, MISSING_RANK, OTHERS_RANK, LEVELS_RANK, SECOND_RANK, EXPECTED_RAN
 def warnings_of(finding: Finding) -> list[GpuWarning]:
     """Returns the warnings of the GPUs in the order in which they are reported."""
     warnings = () if finding.detail is None else finding.detail.warnings
-    return gpu_text.in_order(warnings, finding.subject)
+    return conditions.in_order(warnings, finding.subject)
 
 
 def why(finding: Finding, names: GpuNames) -> list[Part]:
@@ -40,13 +40,15 @@ def why(finding: Finding, names: GpuNames) -> list[Part]:
 
 def _why_by_gpu(warnings: Sequence[GpuWarning], names: GpuNames) -> list[Part]:
     first = warnings[0]
-    expected = gpu_text.expectation(first)
-    gpu, is_what = gpu_text.gpu_with(first, names), gpu_text.is_adjective(first)
+    expected = conditions.expectation(first)
+    gpu, is_what = conditions.gpu_with(first, names), conditions.is_adjective(first)
     return [
         Part(
-            f" {gpu} is {gpu_text.state(first)}" if is_what else f" {gpu}: {gpu_text.state(first)}"
+            f" {gpu} is {conditions.state(first)}"
+            if is_what
+            else f" {gpu}: {conditions.state(first)}"
         ),
-        *_list(": " if is_what else ", ", gpu_text.readings_of(first)),
+        *_list(": " if is_what else ", ", conditions.readings_of(first)),
         Part("."),
         Part(f" Expected: {expected}." if expected else "", EXPECTED_RANK),
         Part(others_too(warnings, names), OTHERS_RANK),
@@ -81,14 +83,14 @@ def what_to_do(finding: Finding) -> list[Part]:
     """Returns the last sentence: where to look first."""
     warnings = warnings_of(finding)
     if warnings:
-        return [Part(f" {gpu_text.action(warnings[0])}")]
+        return [Part(f" {conditions.action(warnings[0])}")]
     action = ACTIONS.get(finding.cause) if finding.cause is not None else None
     return [Part(f" {action}" if action else "")]
 
 
 def others_too(warnings: Sequence[GpuWarning], names: GpuNames) -> str:
     """Returns the sentence about the other GPUs that warn, if there are any."""
-    others = gpu_text.also_affected(warnings, names)
+    others = conditions.also_affected(warnings, names)
     return f" {others}" if others else ""
 
 
@@ -111,9 +113,9 @@ def condition(finding: Finding, names: GpuNames) -> str:
         first = names.of(warnings[0].uuid)
     else:
         gpus, first = set(finding.evidence.get("gpus", ())), _gpu(finding, names)
-        shown = min(finding.evidence["signs"], key=gpu_text.ORDER.index)
+        shown = min(finding.evidence["signs"], key=conditions.ORDER.index)
     others = f" and {len(gpus) - 1} more" if len(gpus) > 1 else ""
-    return f"{first}{others} {gpu_text.CONDITIONS[shown].short}"
+    return f"{first}{others} {conditions.CONDITIONS[shown].short}"
 
 
 def _gpu(finding: Finding, names: GpuNames) -> str:
@@ -126,11 +128,11 @@ def _gpu(finding: Finding, names: GpuNames) -> str:
     return names.of(gpus[0]) if len(gpus) == 1 else "the GPU"
 
 
-def _readings(finding: Finding) -> dict[str, Reading]:
+def _readings(finding: Finding) -> dict[str, BeforeAndNow]:
     """The readings of the evidence that are known now."""
     found: Mapping[str, Mapping[str, float | None]] = finding.evidence.get("readings", {})
     return {
-        name: Reading(pair.get("before"), now)
+        name: BeforeAndNow(pair.get("before"), now)
         for name, pair in found.items()
         if (now := pair.get("now")) is not None
     }

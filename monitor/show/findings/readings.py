@@ -50,7 +50,7 @@ READINGS: Mapping[str, Unit] = {
 LONG_MS = 10_000.0
 
 
-class Reading(NamedTuple):
+class BeforeAndNow(NamedTuple):
     """One reading in its reference period and now, in its own unit."""
 
     before: float | None
@@ -63,7 +63,7 @@ def figure(name: str, value: float | None) -> str:
     return "–" if value is None else minus(f"{value * known.scale:.{known.digits}f}")
 
 
-def phrase(name: str, reading: Reading) -> str:
+def phrase(name: str, reading: BeforeAndNow) -> str:
     """Returns "core 55 → 86 °C", "SM clock 1980 MHz (unchanged)" or "power 400 W"."""
     if name == "margin_c":
         return margin(reading.now)

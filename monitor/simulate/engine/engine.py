@@ -120,7 +120,6 @@ class Engine:
             raise ValueError("no step ends now")
         self.current = None
         produced = self._finish(done, now_s)
-        tokens = sum(count for _, count in produced)
         self.kick(now_s)
         return StepResult(
             done.start_s,
@@ -128,7 +127,6 @@ class Engine:
             done.busy,
             done.prefill_share,
             done.batch.prefill_tokens,
-            tokens,
             produced,
         )
 

@@ -223,7 +223,6 @@ class StepResult(NamedTuple):
     busy: float
     prefill_share: float
     prefill_tokens: int
-    decode_tokens: int
     produced: Sequence[tuple[Handle, int]]
 
     @property

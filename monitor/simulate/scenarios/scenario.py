@@ -106,11 +106,6 @@ class Scenario:
     paced_by_heat: bool = False
 
     @property
-    def onset_s(self) -> float:
-        """When the first change happens, after the start."""
-        return min((event.at_s for event in self.events), default=0.0)
-
-    @property
     def length_s(self) -> float:
         """When the last change is complete."""
         return max((event.at_s + event.over_s for event in self.events), default=0.0)

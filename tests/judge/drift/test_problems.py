@@ -96,7 +96,7 @@ def seen(
     levels: Mapping[str, Effect] | None = None,
     warnings: Sequence[GpuWarning] = (),
     gpu: GpuComparison = COOL,
-    flow: ServerComparison = QUIET,
+    server: ServerComparison = QUIET,
     **more: Any,
 ) -> Observed:
     by_channel = {e.channel: e for e in effects}
@@ -104,7 +104,7 @@ def seen(
         by_channel,
         more.pop("calm", ()),
         (gpu,),
-        flow,
+        server,
         since_us=NOW_US,
         digest_changed_us=more.get("changed_us"),
     )
@@ -160,7 +160,7 @@ def test_a_gpu_that_is_merely_warm_does_not_explain_slow_decoding() -> None:
 
 
 def test_a_queue_behind_a_batch_job_is_a_service_level_and_not_slow_first_tokens_too() -> None:
-    (found,) = findings(seen([effect("ttft", 60.0)], {"chat": effect("level", 90.0)}, flow=QUEUE))
+    (found,) = findings(seen([effect("ttft", 60.0)], {"chat": effect("level", 90.0)}, server=QUEUE))
     assert (found.kind, found.subject, found.cause, found.severity) == (
         Kind.SERVICE_LEVEL,
         "chat",
@@ -175,24 +175,26 @@ def test_two_classes_behind_one_queue_are_one_incident() -> None:
         "chat": effect("level", 90.0, since_us=NOW_US - MINUTE_US),
         "batch": effect("level", 90.0),
     }
-    (found,) = findings(seen(levels=levels, flow=QUEUE))
+    (found,) = findings(seen(levels=levels, server=QUEUE))
     assert found.subject == "chat"
     assert set(found.evidence["levels"]) == {"chat", "batch"}
 
 
 def test_the_subject_stays_while_that_class_waits_whoever_waits_beside_it() -> None:
-    first = problems(seen(levels={"chat": effect("level")}, flow=QUEUE))
+    first = problems(seen(levels={"chat": effect("level")}, server=QUEUE))
     later = effect("level", since_us=NOW_US + 20 * MINUTE_US)
     (found,) = problems(
-        seen(levels={"chat": effect("level"), "batch": later}, flow=QUEUE), first, NOW_US + HOUR_US
+        seen(levels={"chat": effect("level"), "batch": later}, server=QUEUE),
+        first,
+        NOW_US + HOUR_US,
     )
     assert (found.subject, found.since_us) == ("chat", NOW_US)
 
 
 def test_a_class_that_is_served_again_is_resolved_and_another_has_its_own_onset() -> None:
     later = effect("level", since_us=NOW_US + 20 * MINUTE_US)
-    both = problems(seen(levels={"chat": effect("level"), "batch": later}, flow=QUEUE))
-    (found,) = problems(seen(levels={"batch": later}, flow=QUEUE), both, NOW_US + HOUR_US)
+    both = problems(seen(levels={"chat": effect("level"), "batch": later}, server=QUEUE))
+    (found,) = problems(seen(levels={"batch": later}, server=QUEUE), both, NOW_US + HOUR_US)
     assert (found.subject, found.since_us, found.opened_us) == (
         "batch",
         NOW_US + 20 * MINUTE_US,
@@ -201,7 +203,7 @@ def test_a_class_that_is_served_again_is_resolved_and_another_has_its_own_onset(
 
 
 def test_the_figure_of_a_level_is_a_share_and_no_change() -> None:
-    (found,) = findings(seen(levels={"chat": effect("level", 90.0)}, flow=QUEUE))
+    (found,) = findings(seen(levels={"chat": effect("level", 90.0)}, server=QUEUE))
     assert found.evidence["share_pct"] == 90.0
     assert "change_pct" not in found.evidence
 
@@ -242,7 +244,7 @@ def test_a_hot_gpu_stays_a_problem_when_decoding_is_fast_again() -> None:
 def test_a_lowered_limit_at_which_the_clock_is_as_ever_explains_nothing() -> None:
     drafts = ServerComparison(spec_acceptance=Pair(0.7, 0.4))
     found = problems(
-        seen([effect("decode")], warnings=[warned("power_limit", Cause.POWER_CAP)], flow=drafts)
+        seen([effect("decode")], warnings=[warned("power_limit", Cause.POWER_CAP)], server=drafts)
     )
     assert {(t.kind, t.cause) for t in found} == {
         (Kind.POWER, Cause.POWER_CAP),
@@ -363,7 +365,7 @@ def test_the_evidence_of_several_warnings_has_the_figures_of_the_most_severe() -
 def test_a_problem_is_stored_and_read_back_to_the_last_digit() -> None:
     adapter = TypeAdapter(list[Problem])
     first = problems(seen([effect("decode", -1.0 / 3.0)], warnings=[warned()], gpu=HOT))
-    level = problems(seen([effect("ttft", 60.0)], {"chat": effect("level", 200 / 3)}, flow=QUEUE))
+    level = problems(seen([effect("ttft", 60.0)], {"chat": effect("level", 200 / 3)}, server=QUEUE))
     others = problems(seen(workload=(NOW_US, 1000.0, 1e4 / 3), changed_us=0))
     stored = adapter.dump_json([*first, *level, *others])
     assert adapter.validate_json(stored) == [*first, *level, *others]

@@ -98,7 +98,7 @@ def _missing(observed: Observations, names: list[str]) -> tuple[str, ...]:
 
 def _is_missing(scope: Scope, name: str) -> bool:
     """Whether a reading of this GPU or of the server is not known now."""
-    if name in FLOW_READINGS:
+    if name in SERVER_READINGS:
         return reading(scope.observed, scope.gpu, name).now is None
     return scope.gpu is None or reading(scope.observed, scope.gpu, name).now is None
 
@@ -132,7 +132,7 @@ GPU_READINGS = (
     "top_power_w",
     "idle_util",
 )
-FLOW_READINGS = (
+SERVER_READINGS = (
     "running",
     "waiting",
     "kv_usage",
@@ -148,13 +148,13 @@ FLOW_READINGS = (
 
 def reading(observed: Observations, gpu: GpuComparison | None, name: str) -> Pair:
     """Returns one reading of the GPU or of the server by its name."""
-    pair: Pair = getattr(observed.flow if name in FLOW_READINGS else gpu, name)
+    pair: Pair = getattr(observed.server if name in SERVER_READINGS else gpu, name)
     return pair
 
 
 def readings(observed: Observations, gpu: GpuComparison | None) -> dict[str, Pair]:
     """Returns the readings that are known now, before and now, by name."""
-    names = FLOW_READINGS if gpu is None else (*GPU_READINGS, *FLOW_READINGS)
+    names = SERVER_READINGS if gpu is None else (*GPU_READINGS, *SERVER_READINGS)
     pairs = {name: reading(observed, gpu, name) for name in names}
     found = {name: pair for name, pair in pairs.items() if pair.now is not None}
     if gpu is not None and gpu.residual_c is not None:

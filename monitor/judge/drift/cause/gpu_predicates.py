@@ -140,7 +140,7 @@ def util_down(scope: Scope) -> bool | None:
     if scope.gpu is None:
         return None
     found = fell(scope.gpu.top_util, UTIL_MOVED)
-    if found is not None or (scope.observed.flow.running.now or 0.0) < ALWAYS_RUNNING:
+    if found is not None or (scope.observed.server.running.now or 0.0) < ALWAYS_RUNNING:
         return found
     return fell(scope.gpu.util, STILL_BUSY)
 
@@ -161,7 +161,7 @@ def works_alone(scope: Scope) -> bool | None:
     With fewer than FEW_RUNNING requests on average, for at least the rest of the time none runs,
     and a GPU that only this server uses is idle then.
     """
-    running = scope.observed.flow.running.now
+    running = scope.observed.server.running.now
     if scope.gpu is None or running is None or running > FEW_RUNNING:
         return None
     return rose(scope.gpu.idle_util, WORKS_ALONE)

@@ -15,16 +15,16 @@ CALM = 0.03  # the most that a calm channel may have moved
 
 def waits(scope: Scope) -> bool | None:
     """More requests wait to be scheduled, or they wait longer."""
-    flow = scope.observed.flow
+    served = scope.observed.server
     longer = None
-    if flow.queue_ms.now is not None:
-        longer = flow.queue_ms.now - (flow.queue_ms.before or 0.0) >= QUEUE_MS
-    return any_of(rose(flow.waiting, WAITING), longer)
+    if served.queue_ms.now is not None:
+        longer = served.queue_ms.now - (served.queue_ms.before or 0.0) >= QUEUE_MS
+    return any_of(rose(served.waiting, WAITING), longer)
 
 
 def acceptance_fell(scope: Scope) -> bool | None:
     """Fewer of the drafted tokens are accepted."""
-    pair = scope.observed.flow.spec_acceptance
+    pair = scope.observed.server.spec_acceptance
     return None if pair.rise is None else pair.rise <= -ACCEPTANCE_FELL
 
 
@@ -32,7 +32,7 @@ def cache_missed(scope: Scope) -> bool | None:
     """The second of two equal prompts no longer hits the prefix cache (server/prefix_cache.py)."""
     if "cache" in scope.observed.effects:
         return True
-    return False if scope.observed.flow.cached_share.now is not None else None
+    return False if scope.observed.server.cached_share.now is not None else None
 
 
 def restarted(scope: Scope) -> bool | None:
@@ -52,7 +52,7 @@ def grows(scope: Scope) -> bool | None:
 
 def start_landed(scope: Scope) -> bool | None:
     """This start of the process is slower than the scatter of this server's starts
-    (server/starts.py).
+    (speed/starts.py).
     """
     return "start" in scope.observed.effects
 

@@ -234,8 +234,8 @@ class GpuChannel:
         scene = Scene(
             uuid=self.uuid,
             history=self.history,
-            usual=self.before or Interval(0),
-            normal=self.baseline,
+            before=self.before or Interval(0),
+            baseline=self.baseline,
             elasticity=elasticity,
             settings=settings,
             away_us=newest_us if self.grid.now_us - newest_us > AWAY_US else None,

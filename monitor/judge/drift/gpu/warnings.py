@@ -39,8 +39,8 @@ class Scene(NamedTuple):
 
     uuid: str
     history: GpuHistory
-    usual: Interval  # the GPU before the first condition that is open now
-    normal: GpuBaseline
+    before: Interval  # the GPU before the first condition that is open now
+    baseline: GpuBaseline
     elasticity: Elasticity
     settings: DriftSettings
     away_us: int | None = None  # when it was last seen, if that is long ago
@@ -70,7 +70,7 @@ def _is_explained(names: Mapping[str, int], scene: Scene) -> bool:
         return True
     since_us = names.get("thermal_residual")
     return since_us is not None and is_near_limit(
-        _now(since_us, scene), scene.normal, scene.settings
+        _now(since_us, scene), scene.baseline, scene.settings
     )
 
 
@@ -86,7 +86,7 @@ def _now(since_us: int, scene: Scene) -> Interval:
 def _warning(name: str, since_us: int, scene: Scene) -> GpuWarning:
     now = _now(since_us, scene)
     judged = JUDGES[name](now, scene)
-    figures, before_mhz = judged.figures, scene.usual.sm_clock_mhz
+    figures, before_mhz = judged.figures, scene.before.sm_clock_mhz
     if before_mhz is not None and now.sm_clock_mhz is not None:
         figures = replace(figures, sm_clock_mhz=now.sm_clock_mhz, usual_clock_mhz=before_mhz)
     return GpuWarning(
@@ -103,7 +103,7 @@ def _warning(name: str, since_us: int, scene: Scene) -> GpuWarning:
 
 def _expected(now: Interval, scene: Scene) -> Predicted | None:
     """The effect on speed that the lost clock predicts."""
-    before_mhz = scene.usual.sm_clock_mhz
+    before_mhz = scene.before.sm_clock_mhz
     if before_mhz is None or now.sm_clock_mhz is None:
         return None
     if now.sm_clock_mhz >= before_mhz * (1.0 - CLOCK_LOST_SHARE):
@@ -120,7 +120,7 @@ def _kind_of_deficit(now: Interval, scene: Scene) -> str:
         or now.event_reasons & SLOWING_REASONS
         or (now.thermal_duty or 0.0) > 0.0
     )
-    before_mhz, before_w = now.expected_clock_mhz, scene.usual.power_w
+    before_mhz, before_w = now.expected_clock_mhz, scene.before.power_w
     unknown = None in (now.sm_clock_mhz, before_mhz, now.power_w, before_w)
     if explained or unknown or _is_hot(now, scene):
         return "clock_deficit"
@@ -132,8 +132,8 @@ def _kind_of_deficit(now: Interval, scene: Scene) -> str:
 def _is_hot(now: Interval, scene: Scene) -> bool:
     """Whether it is hotter than its power explains, and near its slowdown threshold."""
     return (now.residual_c or 0.0) > residual_limit_c(
-        scene.normal, scene.settings
-    ) and is_near_limit(now, scene.normal, scene.settings)
+        scene.baseline, scene.settings
+    ) and is_near_limit(now, scene.baseline, scene.settings)
 
 
 # -- one function per condition
@@ -145,7 +145,7 @@ def _thermal_duty(now: Interval, scene: Scene) -> Judged:
     if now.thermal_duty is None:
         figures = replace(figures, thermal_bits=now.thermal_bits)
     else:
-        figures = replace(figures, usual_thermal_duty=scene.normal.thermal_duty_p99())
+        figures = replace(figures, usual_thermal_duty=scene.baseline.thermal_duty_p99())
     return Judged(heat_cause(now, scene), Severity.WARNING, figures)
 
 
@@ -164,7 +164,7 @@ def _margin(now: Interval, scene: Scene) -> Judged:
 
 def _thermal_residual(now: Interval, scene: Scene) -> Judged:
     severity = (
-        Severity.WARNING if is_near_limit(now, scene.normal, scene.settings) else Severity.INFO
+        Severity.WARNING if is_near_limit(now, scene.baseline, scene.settings) else Severity.INFO
     )
     margins = [
         margin_c
@@ -193,7 +193,7 @@ def _hidden_limit(now: Interval, scene: Scene) -> Judged:  # noqa: ARG001
 
 def _power_limit(now: Interval, scene: Scene) -> Judged:
     """An INFO as long as the GPU does not draw what the lowered limit allows."""
-    before_w, limit_w = scene.normal.power_limit_w or 0.0, now.power_limit_w or 0.0
+    before_w, limit_w = scene.baseline.power_limit_w or 0.0, now.power_limit_w or 0.0
     binding = (
         now.power_w is None
         or now.power_w >= BINDING_SHARE * limit_w
@@ -204,7 +204,7 @@ def _power_limit(now: Interval, scene: Scene) -> Judged:
 
 
 def _power_duty(now: Interval, scene: Scene) -> Judged:
-    figures = replace(_power_figures(now), usual_power_duty=scene.normal.power_duty_p99() or 0.0)
+    figures = replace(_power_figures(now), usual_power_duty=scene.baseline.power_duty_p99() or 0.0)
     return Judged(Cause.POWER_CAP, Severity.WARNING, figures)
 
 
@@ -222,7 +222,7 @@ JUDGES: Mapping[str, Callable[[Interval, Scene], Judged]] = {
 }
 
 
-def _core_is_cool(now: Interval, normal: GpuBaseline) -> bool:
+def _core_is_cool(now: Interval, baseline: GpuBaseline) -> bool:
     """Whether the core is no hotter than its power explains; before that is learned: clearly cooler
     than the hottest minute of the baseline.
     """
@@ -230,8 +230,8 @@ def _core_is_cool(now: Interval, normal: GpuBaseline) -> bool:
         return now.residual_c < COOL_C
     return (
         now.temp_c is not None
-        and normal.hottest_c is not None
-        and now.temp_c <= normal.hottest_c - COOL_C
+        and baseline.hottest_c is not None
+        and now.temp_c <= baseline.hottest_c - COOL_C
     )
 
 
@@ -243,9 +243,9 @@ def heat_cause(now: Interval, scene: Scene) -> Cause:
     nvmlClocksEventReasonSwThermalSlowdown). Without a memory temperature, a core that is no hotter
     than its power explains leaves the memory.
     """
-    normal, max_c = scene.normal, scene.settings.memory_max_c
+    baseline, max_c = scene.baseline, scene.settings.memory_max_c
     if now.mem_temp_c is None:
-        return Cause.MEMORY_HEAT if _core_is_cool(now, normal) else Cause.HEAT
+        return Cause.MEMORY_HEAT if _core_is_cool(now, baseline) else Cause.HEAT
     if now.temp_c is None or now.mem_temp_c < MEMORY_FROM_C:
         return Cause.HEAT
     near = max_c is not None and max_c - now.mem_temp_c < scene.settings.margin_c
@@ -253,7 +253,7 @@ def heat_cause(now: Interval, scene: Scene) -> Cause:
     known_cool = now.residual_c is not None and now.residual_c < COOL_C
     cool = (
         known_cool
-        or (normal.hottest_c is not None and now.temp_c <= normal.hottest_c)
+        or (baseline.hottest_c is not None and now.temp_c <= baseline.hottest_c)
         or now.mem_temp_c - now.temp_c >= MEMORY_OVER_C
     )
     return Cause.MEMORY_HEAT if hot and cool else Cause.HEAT

@@ -88,7 +88,7 @@ def _explained(warning: GpuWarning, seen: Observed) -> GpuWarning:
     if warning.cause is not Cause.UNEXPLAINED:
         return warning
     gpu = next((gpu for gpu in seen.observations.gpus if gpu.uuid == warning.uuid), None)
-    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.observations.flow))
+    why = attribute(Observations({}, (), () if gpu is None else (gpu,), seen.observations.server))
     return replace(warning, cause=why.cause) if why.cause in GPU_SCORES else warning
 
 
@@ -135,7 +135,7 @@ def _by_weight(warnings: Sequence[GpuWarning], subject: str | None) -> list[GpuW
 
 def _goes_on(held: Problem, warnings: Sequence[GpuWarning]) -> bool:
     """Whether the warnings continue the open problem: it is felt, or the GPU it is named after
-    still warns. If that GPU is well again, what others show is another problem with its own subject
+    still warns. If that GPU has recovered, what others show is another problem with its own subject
     and beginning.
     """
     if held.effects:

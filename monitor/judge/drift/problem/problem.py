@@ -58,7 +58,7 @@ class Problem:
     evidence: CauseEvidence | None = None  # of the effects
     warnings: tuple[GpuWarning, ...] = ()
     levels: Mapping[str, Effect] = field(default_factory=dict)  # by traffic class
-    also_slower: tuple[Effect, ...] = ()  # beside a service level
+    also_slower: tuple[Effect, ...] = ()  # in addition to a service level
     prompts: Prompts | None = None
     compared: Mapping[str, str] | None = None  # verdicts on a change of configuration
 

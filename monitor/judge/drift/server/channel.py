@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from statistics import median
 
 from monitor.judge.drift.evidence import Armed, Pair, ServerComparison
 from monitor.judge.drift.server.blocks import (
@@ -18,6 +17,7 @@ from monitor.judge.drift.server.blocks import (
     prompt_length,
 )
 from monitor.judge.drift.settings import DAY_US, HOUR_US, DriftSettings
+from monitor.judge.drift.stats.robust import known_median
 from monitor.model import CanaryPoint, ServerPoint
 
 # single blocks, at most this many; further back by the hour
@@ -217,5 +217,4 @@ def _within(blocks: Sequence[ServerBlock], period: Period) -> list[ServerBlock]:
 
 
 def _median(blocks: Sequence[ServerBlock], name: str) -> float | None:
-    values = [value for b in blocks if (value := getattr(b, name)) is not None]
-    return median(values) if values else None
+    return known_median([getattr(b, name) for b in blocks])

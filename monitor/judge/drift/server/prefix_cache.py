@@ -18,9 +18,8 @@ from monitor.judge.drift.evidence import Armed, Effect, Pair, Shift
 from monitor.judge.drift.settings import DAY_US, HOUR_US, MINUTE_US, DriftSettings
 from monitor.judge.drift.stats.robust import known_median, mad_sd
 from monitor.model import CanaryPoint, Severity
+from monitor.model.probe import AGAIN
 
-# a probe with `same_salt_twice` records its second prompt under this name (docs/configuration.md)
-AGAIN = "-again"
 # the second is sent at once; a later one belongs to another pair
 PAIR_US = 2 * MINUTE_US
 LEARN_PAIRS = 12

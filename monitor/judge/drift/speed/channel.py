@@ -16,7 +16,7 @@ from operator import attrgetter
 from monitor.judge.drift.evidence import Armed, Effect, Shift
 from monitor.judge.drift.settings import SECOND_US, DriftSettings
 from monitor.judge.drift.speed.load import (
-    Measurement,
+    MetricValue,
     decode_load,
     decode_rate,
     probe_name,
@@ -251,18 +251,18 @@ class SpeedChannel:
 
 def _measurements(
     points: Sequence[CanaryPoint], baseline: SpeedBaseline
-) -> tuple[list[Measurement], list[Measurement]]:
+) -> tuple[list[MetricValue], list[MetricValue]]:
     """Decode rates and waits for the first token."""
-    rates: list[Measurement] = []
-    waits: list[Measurement] = []
+    rates: list[MetricValue] = []
+    waits: list[MetricValue] = []
     for p in points:
         key, rate, wait = baseline.key(p), decode_rate(p), wait_ms(p)
         if rate is not None:
-            rates.append(Measurement(key, decode_load(p), math.log(rate)))
+            rates.append(MetricValue(key, decode_load(p), math.log(rate)))
         if wait is not None:
-            waits.append(Measurement(key, wait_load(p), -math.log(wait)))
+            waits.append(MetricValue(key, wait_load(p), -math.log(wait)))
     return rates, waits
 
 
-def _steps(rates: Sequence[StepRate]) -> list[Measurement]:
-    return [Measurement(0, rate.load, rate.value) for rate in rates]
+def _steps(rates: Sequence[StepRate]) -> list[MetricValue]:
+    return [MetricValue(0, rate.load, rate.value) for rate in rates]

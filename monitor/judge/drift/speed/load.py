@@ -27,7 +27,7 @@ class EngineLoad(NamedTuple):
     prompts: float | None
 
 
-class Measurement(NamedTuple):
+class MetricValue(NamedTuple):
     """One canary of a block: its probe, the load it met, and the logarithm of its metric (lower is
     worse).
     """

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from monitor.judge.drift.speed.curve import LoadCurve
 from monitor.judge.drift.speed.curve_fit import add_missing, fit_curve, refine
-from monitor.judge.drift.speed.load import Measurement
+from monitor.judge.drift.speed.load import MetricValue
 from monitor.judge.drift.speed.metric import CHANNELS, HOUR_S, MetricContext
 from monitor.judge.drift.speed.training import TrainingPoint, TrainingSet
 from monitor.judge.drift.stats.ar1 import PRIOR_BLOCKS, Ar1Noise, fit_ar1
@@ -30,7 +30,7 @@ class MetricModel:
     curve: LoadCurve | None = None
     noise: Ar1Noise = field(default_factory=lambda: Ar1Noise(0.9, 1e-5))
     # too few canaries for a block of their own: they join the next one
-    held: list[Measurement] = field(default_factory=list)
+    held: list[MetricValue] = field(default_factory=list)
     held_index: int = 0
     learned_blocks: int = 0  # blocks without an open effect since learning began
     canaries: int = 0
@@ -50,7 +50,7 @@ class MetricModel:
         self.canaries += canaries
 
     def residual_block(
-        self, index: int, measured: Sequence[Measurement], learning: bool, context: MetricContext
+        self, index: int, measured: Sequence[MetricValue], learning: bool, context: MetricContext
     ) -> ResidualBlock | None:
         """One block together with the canaries kept for it; None where too few canaries of
         known load came.
@@ -62,11 +62,11 @@ class MetricModel:
         return self._block(index, ordered, learning, context.settings.block_samples)
 
     def _block(
-        self, index: int, measured: Sequence[Measurement], learning: bool, least: int
+        self, index: int, measured: Sequence[MetricValue], learning: bool, least: int
     ) -> ResidualBlock | None:
         """Residuals of the canaries whose load is known; the others are kept for learning."""
         curve = self.curve
-        known: list[Measurement] = []
+        known: list[MetricValue] = []
         residuals: list[float] = []
         noises: list[float] = []
         error = 0.0
@@ -154,9 +154,9 @@ class MetricModel:
 
     def _training_blocks(self, least: int) -> list[ResidualBlock]:
         """The canaries kept for learning, as blocks."""
-        grouped: dict[int, list[Measurement]] = {}
+        grouped: dict[int, list[MetricValue]] = {}
         for point in self.training.points():
-            measured = Measurement(point.key, point.load, point.value)
+            measured = MetricValue(point.key, point.load, point.value)
             grouped.setdefault(point.block, []).append(measured)
         found: list[ResidualBlock] = []
         self.held = []

@@ -67,9 +67,9 @@ class StartChannel:
         """The start that an effect since `since_us` follows, if any."""
         return _before(self.starts, since_us, within_us)
 
-    def digest_changed(self, since_us: int, within_us: int = FOLLOWS_US) -> int | None:
+    def digest_changed(self, since_us: int) -> int | None:
         """The change of the digest that an effect since `since_us` follows, if any."""
-        return _before(self.digests, since_us, within_us)
+        return _before(self.digests, since_us, FOLLOWS_US)
 
     def effect(
         self, offsets: Sequence[StartOffset], series: Series, settings: DriftSettings

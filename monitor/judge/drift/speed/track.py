@@ -11,7 +11,7 @@ from statistics import median
 
 from monitor.judge.drift.evidence import Armed, Effect, Shift
 from monitor.judge.drift.speed.drop_judge import DropJudge
-from monitor.judge.drift.speed.load import Measurement
+from monitor.judge.drift.speed.load import MetricValue
 from monitor.judge.drift.speed.metric import HOUR_S, MetricContext, MetricSpec
 from monitor.judge.drift.speed.model import MetricModel
 from monitor.judge.drift.speed.start_offsets import DEFAULT_SCATTER, START_BLOCKS, scatter_of
@@ -30,7 +30,7 @@ class MetricTrack:
     def close(
         self,
         index: int,
-        measured: Sequence[Measurement],
+        measured: Sequence[MetricValue],
         process_start_us: int | None,
         context: MetricContext,
     ) -> None:

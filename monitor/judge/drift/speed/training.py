@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from monitor.judge.drift.speed.load import EngineLoad, Measurement, peers_bin
+from monitor.judge.drift.speed.load import EngineLoad, MetricValue, peers_bin
 
 MOST_POINTS = 1440  # in all; the fullest load is thinned out
 
@@ -25,7 +25,7 @@ class TrainingPoint(NamedTuple):
     value: float
 
     @classmethod
-    def of(cls, block: int, measured: Measurement) -> TrainingPoint:
+    def of(cls, block: int, measured: MetricValue) -> TrainingPoint:
         """A measurement with fewer digits, since it is stored."""
         peers, prompts = measured.load
         return cls(

@@ -6,9 +6,9 @@ white, so likelihood ratios of its steps multiply (Willsky and Jones 1976). For 
 a drop may have begun and for each size looked for, the ratio "dropped since then" over "nothing
 happened" is carried on; their sum is the Shiryaev-Roberts statistic, whose mean time to a false
 alarm is at least its threshold (Pollak 1985; Shin, Ramdas, Rinaldo 2022). Innovations enter with
-Huber's density, whose tails are exponential: one outlying block is no proof. This uses what a plain
-CUSUM on block means discards: noise with a correlation time of 40 minutes cannot drop by 3 % within
-one block.
+Huber's density, whose tails are exponential: one outlying block is no evidence. This uses what
+a plain CUSUM on block means discards: noise with a correlation time of 40 minutes cannot drop by
+3 % within one block.
 """
 
 from __future__ import annotations

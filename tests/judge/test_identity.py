@@ -73,8 +73,8 @@ def test_a_field_that_becomes_unknown_or_is_learnt_is_no_change(name: str) -> No
     known, unknown = fields(**{name: "x"}), fields()
     assert compare(known, unknown).trigger == ()
     assert compare(unknown, known).trigger == ()
-    assert compare(unknown, known).learnt == (name,)
-    assert compare(unknown, unknown).learnt == ()
+    assert compare(unknown, known).learned == (name,)
+    assert compare(unknown, unknown).learned == ()
 
 
 @pytest.mark.parametrize("value", [0, "", False, [], {}])
@@ -82,7 +82,7 @@ def test_an_empty_value_is_known_and_can_change(value: Any) -> None:
     assert names(compare(fields(environment=value), fields(environment={"A": "1"})).trigger) == [
         "environment"
     ]
-    assert compare(fields(), fields(environment=value)).learnt == ("environment",)
+    assert compare(fields(), fields(environment=value)).learned == ("environment",)
 
 
 def test_a_derived_field_alone_is_a_trigger() -> None:

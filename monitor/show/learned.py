@@ -1,4 +1,4 @@
-"""The learnt model of a target: how speed depends on load and clock, and how the temperature of a
+"""The learned model of a target: how speed depends on load and clock, and how the temperature of a
 GPU depends on its power.
 """
 
@@ -20,8 +20,8 @@ from monitor.text import printable
 THERMAL_UNIT_W = 100.0
 
 
-def learnt_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]:
-    """Returns the learnt model as JSON values. What is not known yet is null; `missing` says what
+def learned_record(detector: Detector, settings: DriftSettings) -> dict[str, Any]:
+    """Returns the learned model as JSON values. What is not known yet is null; `missing` says what
     is still needed.
     """
     baseline = detector.speed.baselines[-1] if detector.speed.baselines else None
@@ -97,17 +97,17 @@ def _gpu(gpu: GpuChannel) -> dict[str, Any]:
     }
 
 
-def print_learnt(target: str, learnt: dict[str, Any]) -> None:
-    """Prints the learnt model."""
+def print_learned(target: str, learned: dict[str, Any]) -> None:
+    """Prints the learned model."""
     out = console()
     out.print(printable(target), style="bold")
     for name, what, unit in (
         ("decode", "decode rate", "tokens/s"),
         ("ttft", "time to first token", "ms"),
     ):
-        _print_curve(out, what, unit, None if learnt["load"] is None else learnt["load"][name])
+        _print_curve(out, what, unit, None if learned["load"] is None else learned["load"][name])
     for name, what in (("decode", "decode"), ("prefill", "prefill")):
-        slope = learnt["clock"][name]
+        slope = learned["clock"][name]
         own = f"from {slope['samples']} samples at other clocks"
         source = own if slope["samples"] else "a published value: the clock has not varied yet"
         bounds = f"{slope['low']:.2f} to {slope['high']:.2f}"
@@ -115,7 +115,7 @@ def print_learnt(target: str, learnt: dict[str, Any]) -> None:
             f"  clock: 1 % of SM clock changes {what} speed by {slope['value']:.2f} % ({bounds}), "
             f"{source}"
         )
-    for gpu in learnt["gpus"]:
+    for gpu in learned["gpus"]:
         rise, sd = number(gpu["c_per_100_w"], 1, " °C"), number(gpu["heat_sd_c"], 1, " °C")
         heat = (
             f"+{rise} per 100 W, ±{sd}"
@@ -127,8 +127,8 @@ def print_learnt(target: str, learnt: dict[str, Any]) -> None:
             f"    highest clock under load {number(gpu['top_clock_mhz'], 0, ' MHz')}, from "
             f"{gpu['clock_minutes']} busy minutes"
         )
-    for missing in learnt["missing"]:
-        out.print(f"  not learnt yet: {printable(missing)}", style="yellow")
+    for missing in learned["missing"]:
+        out.print(f"  not learned yet: {printable(missing)}", style="yellow")
 
 
 def _print_curve(out: Any, what: str, unit: str, curve: dict[str, Any] | None) -> None:
