@@ -9,8 +9,7 @@ from typing import Any
 from monitor.model import Incident
 from monitor.show.changes import differences, value_text
 from monitor.show.evidence import LONGEST_VALUE, evidence_rows
-from monitor.show.findings import render
-from monitor.show.findings.texts import Texts
+from monitor.show.findings import GpuNames, Texts, render
 from monitor.show.terminal import STYLES, console, local_time, table
 from monitor.text import printable
 
@@ -22,7 +21,7 @@ def state(incident: Incident) -> str:
     return "acknowledged" if incident.acknowledged_at is not None else "open"
 
 
-def print_incidents(found: Sequence[Incident]) -> None:
+def print_incidents(found: Sequence[Incident], names: GpuNames) -> None:
     """Prints a list of incidents, one line each."""
     rows = [
         [
@@ -32,7 +31,7 @@ def print_incidents(found: Sequence[Incident]) -> None:
             i.kind.value,
             i.target,
             local_time(i.opened_at),
-            _texts(i).headline,
+            _texts(i, names).headline,
         ]
         for i in found
     ]
@@ -40,9 +39,11 @@ def print_incidents(found: Sequence[Incident]) -> None:
     console().print(table(headings, rows) if found else "no incidents")
 
 
-def print_incident(incident: Incident, events: Sequence[Mapping[str, Any]]) -> None:
+def print_incident(
+    incident: Incident, events: Sequence[Mapping[str, Any]], names: GpuNames
+) -> None:
     """Prints one incident: the alert, its fields, changes, evidence and history."""
-    out, texts = console(), _texts(incident)
+    out, texts = console(), _texts(incident, names)
     out.print(printable(texts.headline), style=STYLES.get(incident.severity.value, ""))
     out.print(printable(incident.summary))
     for line in ["", *texts.details] if texts.details else []:
@@ -90,6 +91,6 @@ def _fields(incident: Incident) -> list[Sequence[object]]:
     ]
 
 
-def _texts(incident: Incident) -> Texts:
+def _texts(incident: Incident, names: GpuNames) -> Texts:
     """Returns the texts of the finding that an incident holds now."""
-    return render(incident.as_finding(incident.summary))
+    return render(incident.as_finding(incident.summary), names)

@@ -117,3 +117,11 @@ def _stored(row: Row[Any]) -> StoredFingerprint:
         first_seen=from_us(row.first_seen_us),
         last_seen=from_us(row.last_seen_us),
     )
+
+
+def gpu_models(connection: Connection) -> dict[str, str]:
+    """The models of all GPUs of the identities that are served now, by UUID."""
+    query = select(t.fingerprint).join(t.target, t.target.c.fingerprint_id == t.fingerprint.c.id)
+    served = [_stored(row).fields.get("gpu") for row in connection.execute(query)]
+    gpus = [gpu for one in served if one is not None for gpu in one.value or ()]
+    return {gpu["uuid"]: gpu["name"] for gpu in gpus if gpu.get("name")}

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from histories import History
+from sqlalchemy import Connection
 
 from monitor.alert import outbox
 from monitor.alert.incidents import IncidentLog
-from monitor.model import Change, Kind
+from monitor.judge.identity import digest
+from monitor.model import Change, FingerprintField, Kind
+from monitor.store import fingerprints, record
 
 from .conftest import Command, write_config
 
@@ -154,3 +157,17 @@ def test_an_incident_cannot_steer_the_terminal(cli: Command, history: History) -
     for words in ([], ["show", number]):
         assert "\x1b" not in cli("incidents", *words, "--db", history.database).out
     assert "\x1b" not in cli("status", "--db", history.database).out
+
+
+def test_a_gpu_is_called_by_its_model(cli: Command, history: History) -> None:
+    uuid = "GPU-a1000000-0000-0000-0000-000000000001"
+    gpu = FingerprintField("gpu", "root", [{"uuid": uuid, "name": "NVIDIA H100 80GB HBM3"}])
+    fields = {"gpu": gpu}
+
+    def served(connection: Connection) -> None:
+        target_id = record.ensure_target(connection, "local", "http://127.0.0.1:1", now())
+        fingerprints.save(connection, target_id, digest(fields), fields, now())
+
+    history.do(served)
+    history.incident(now(), kind=Kind.GPU_FAULT, subject=uuid, evidence={"fault": "lost"})
+    assert "GPU (H100, GPU-a100…01)" in cli("incidents", "--db", history.database).out

@@ -11,6 +11,7 @@ from findings_examples import ENVIRONMENT
 
 from monitor.model import Cause, Incident, Kind, Severity
 from monitor.show.evidence import EvidenceRow, evidence_rows
+from monitor.show.findings import GpuNames
 from monitor.show.incidents import print_incident
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -32,7 +33,9 @@ def an_incident(**fields: Any) -> Incident:
 
 def printed(incident: Incident, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
     """The words of each line."""
-    print_incident(incident, [{"at": NOON, "event": "opened", "text": incident.summary}])
+    print_incident(
+        incident, [{"at": NOON, "event": "opened", "text": incident.summary}], GpuNames()
+    )
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
