@@ -31,7 +31,7 @@ from monitor.store.times import from_us, maybe_from_us, to_us
 #: Why an incident was closed when it is no longer found.
 RESOLVED = {
     Kind.SERVER_DOWN: "the server answers again",
-    Kind.HUNG: "the engine makes progress again",
+    Kind.HUNG: "the engine makes progress again, or its process has ended",
     Kind.NO_SAMPLES: "the probe measures again",
     Kind.UNKNOWN_LASTING: "the probe's answers are received and judged again",
     Kind.QUALITY: "the answers are correct again",

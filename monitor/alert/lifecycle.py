@@ -80,7 +80,9 @@ def transition(
         return None if finding is None else Opened(finding)
     if finding is None:
         return Resolved(incident) if may_close else None
-    merged = _merged(incident, finding)
+    # A judge that keeps only the last runs sees the onset move: it is no later than the opening.
+    dated = replace(finding, since=min(finding.since, incident.opened_at))
+    merged = _merged(incident, dated)
     if (merged.severity, merged.cause, merged.changes) != (
         incident.severity,
         incident.cause,

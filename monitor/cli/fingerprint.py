@@ -86,7 +86,7 @@ def _print(one: Fingerprint) -> None:
     out = console()
     out.print(f"{one.target}  digest {digest(one.fields)}", style="bold")
     rows = [[f.name, f.role, _value(f), _source(f)] for f in one.fields.values()]
-    out.print(table(["field", "role", "value detail", "read from detail"], rows))
+    out.print(table(["field", "role", "value", "read from"], rows))
 
 
 def _value(field: FingerprintField) -> str:

@@ -110,7 +110,7 @@ def show_one(args: Namespace) -> int:
         return 0
     out = console()
     rows = [[name, value] for name, value in record.items() if name != "outputs"]
-    out.print(table(["field", "value detail"], rows))
+    out.print(table(["field", "value"], rows))
     for output in pin.outputs:
         end = output.finish_reason or UNKNOWN
         out.print(f"\n{output.count}× {end}, {len(output.tokens)} tokens:", style="bold")

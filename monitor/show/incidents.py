@@ -49,7 +49,7 @@ def print_incident(
     for line in ["", *texts.details] if texts.details else []:
         out.print(printable(line))
     parts = (
-        (["field", "value detail"], _fields(incident)),
+        (["field", "value"], _fields(incident)),
         (
             ["change", "before", "now"],
             [
@@ -62,7 +62,7 @@ def print_incident(
             [] if texts.details else evidence_rows(incident.evidence),
         ),
         (
-            ["time", "event", "text detail"],
+            ["time", "event", "text"],
             [[local_time(e["at"]), e["event"], e["text"]] for e in events],
         ),
     )

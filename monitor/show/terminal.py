@@ -18,7 +18,14 @@ from monitor.text import printable
 
 UNKNOWN = "–"
 PIPE_WIDTH = 240  # without a terminal: wide enough not to cut what a program may read
-WRAPPED = ("detail", "before", "now")  # columns whose heading ends so may take several lines
+WRAPPED = (
+    "detail",
+    "before",
+    "now",
+    "value",
+    "text",
+    "from",
+)  # columns that may take several lines
 STYLES = {
     "good": "green",
     "ok": "green",
