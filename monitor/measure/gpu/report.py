@@ -60,7 +60,10 @@ def gpu_report() -> dict[str, Any]:
     thread = threading.Thread(target=_query_all, args=(found,), name="gpu-report", daemon=True)
     thread.start()
     thread.join(HANG_S)
-    hung = f"NVML has not answered for {HANG_S:.0f} s; the driver may be hung: see dmesg and nvidia-smi"
+    hung = (
+        f"NVML has not answered for {HANG_S:.0f} s; the driver may be hung: see dmesg and "
+        "nvidia-smi"
+    )
     return {
         "format": "vllm-canary gpu-report 1",
         "vllm_canary": __version__,
