@@ -23,7 +23,7 @@ SLOWER = 10  # when_idle: slower runs every tenth canary
 
 @dataclass(slots=True)
 class IdlePolicy:
-    """`when_idle`: while nobody else uses the server, canaries run rarely or not at all, so that a
+    """`when_idle`: while there is no other traffic, canaries run rarely or not at all, so that a
     GPU at home may sleep.
 
     The engine's step counter shows it: steps between two of our canaries were somebody else's.
@@ -45,7 +45,7 @@ class IdlePolicy:
         self._steps = steps
 
     def unused(self, now_s: float) -> bool:
-        """Whether nobody else has used the server for ten minutes."""
+        """Whether the server has had no other traffic for ten minutes."""
         return self._used_s is not None and now_s - self._used_s > UNUSED_AFTER_S
 
     def wants(self, probe: str, now_s: float) -> bool:

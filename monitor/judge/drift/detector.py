@@ -91,7 +91,7 @@ class Detector:
         return gpu
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool:
-        """Closes what is over; whether findings may have changed."""
+        """Closes finished blocks; returns whether findings may have changed."""
         before = self.speed.last_index
         self.speed.advance(now_us, settings)
         self.change_window.advance(now_us)

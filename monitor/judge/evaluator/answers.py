@@ -47,7 +47,7 @@ class Answers:
         return self._changed or (self._new and is_open)
 
     def assess(self, tell: DetailOf) -> Assessment:
-        """Returns what holds now. `tell` returns the stored sentence about a sample."""
+        """Returns the current findings. `tell` returns the stored sentence about a sample."""
         self._changed = self._new = False
         found = self._last.findings(lambda run: sample_of(self.target, run), self.rules.pins, tell)
         return Assessment(KINDS, found)

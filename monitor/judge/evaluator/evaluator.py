@@ -47,7 +47,7 @@ class Evaluator:
         self._answers.canary(point, earlier=True)
 
     def findings(self, now_us: int, tell: DetailOf = _nothing) -> list[Assessment]:
-        """Returns what holds now, of every judge; of answers only after a new one, so that an
+        """Returns the current findings of every judge; of answers only after a new one, so that an
         incident closed by hand opens again with the next answer at the earliest. `tell` returns
         the stored sentence about a sample, if there is one.
         """

@@ -140,7 +140,7 @@ class VirtualWatch:
             **figures,
         )
         if sample.first_divergence is not None and not was_alone(sample):
-            # the daemon has the pinned answer scored only if nobody else is served
+            # the daemon has the pinned answer scored only if no other request is served
             sample = replace(sample, logprob_shift=None)
         self.samples.append(sample)
         return sample
@@ -200,7 +200,7 @@ class VirtualWatch:
                     prompt_tokens=len(ids),
                     max_tokens=probe.max_tokens,
                     ending=flight.ending,
-                    # nobody shares the salt of a probe that is sent once
+                    # no other request shares the salt of a probe that is sent once
                     prefix=prefix_keys(ids, world.config.block_size, salt)
                     if probe.same_salt_twice
                     else (),

@@ -105,7 +105,7 @@ class SpeedChannel:
     ) -> None:
         """Judges one block by the warm canaries of the configuration and the process seen last in
         it. Canaries after a rest, while clocks ramp up, count where there are no others (a server
-        that nobody else uses).
+        without other traffic).
         """
         self.last_index = index
         points = [p for p in points if p.phase == Phase.WARM] or points
