@@ -35,11 +35,11 @@ class IdlePolicy:
     _turns: dict[str, int] = field(default_factory=dict)
 
     def ours(self, steps: float | None) -> None:
-        """Takes up the counter after one of our own canaries: this movement is ours."""
+        """Processes the counter after one of our own canaries: this movement is ours."""
         self._steps = steps
 
     def note(self, steps: float | None, now_s: float) -> None:
-        """Takes up any other reading. Without a counter the server counts as used."""
+        """Processes any other reading. Without a counter the server counts as used."""
         if steps is None or self._steps is None or steps != self._steps or self._used_s is None:
             self._used_s = now_s
         self._steps = steps
@@ -111,7 +111,7 @@ class ServerState:
         self.start, self.start_id, self._warmed = KnownStart(new.started_at, now), start_id, set()
 
     def note(self, page: ServerPage) -> None:
-        """Takes up one page."""
+        """Processes one page."""
         self._away = page.state == "refused" or (self._away and page.state == "timeout")
         if page.state == "ok":
             now_s = time.monotonic()
@@ -120,7 +120,7 @@ class ServerState:
             self._last_good = page
 
     def measured(self, probe: Probe, sample: Sample, after: ServerPage | None) -> None:
-        """Takes up one canary of ours; the engine steps until `after` were ours."""
+        """Processes one canary of ours; the engine steps until `after` were ours."""
         self._last_canary_s = time.monotonic()
         if after is not None:
             self.idle.ours(after.engine_steps)

@@ -174,7 +174,7 @@ class TargetWatch(Target):
         )
 
     async def _take_note(self, probe: Probe, measured: Measurement) -> None:
-        """Takes up what a canary says about its server."""
+        """Records what a canary says about its server."""
         self.state.measured(probe, measured.sample, measured.after)
         if measured.after is not None:
             async with self._noting:

@@ -27,7 +27,7 @@ class Answers:
         self._last = LastAnswers(self.target, self.rules.probe)
 
     def canary(self, point: CanaryPoint, *, earlier: bool = False) -> None:
-        """Takes up one canary. `earlier` as in LastAnswers.add."""
+        """Processes one canary. `earlier` as in LastAnswers.add."""
         if self._last.add(point, earlier=earlier):
             self._new = True
             if point.verdict != Verdict.PASS or (

@@ -103,7 +103,7 @@ class Availability:
             self._expected_us, self._intervals, self._silent_us = since_us, intervals, 0
 
     def canary(self, point: CanaryPoint) -> None:
-        """Takes up one canary; one that we cancelled proves nothing."""
+        """Processes one canary; one that we cancelled proves nothing."""
         outcome = point.outcome
         if outcome == _CANCELLED:
             return
@@ -135,7 +135,7 @@ class Availability:
         self._changed = True
 
     def server(self, point: ServerPoint) -> None:
-        """Takes up one reading of the metrics page."""
+        """Processes one reading of the metrics page."""
         if point.state == "ok" and not self._failed:  # the common case of a replay
             if self.rules.same_address:
                 self._answered(point.at_us)

@@ -25,7 +25,7 @@ class DriftDetector(Protocol):
     """The interface of monitor/judge/drift/detector.py."""
 
     def observe(self, point: Point, settings: DriftSettings) -> None:
-        """Takes up one point."""
+        """Processes one point."""
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool | None:
         """Closes the blocks that have ended. Returns whether the findings may have changed; None
@@ -54,7 +54,7 @@ class Drift:
     settings: DriftSettings
 
     def observe(self, point: Point) -> None:
-        """Takes up one point."""
+        """Processes one point."""
         self.detector.observe(point, self.settings)
 
     def advance(self, now_us: int) -> bool:

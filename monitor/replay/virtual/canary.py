@@ -52,7 +52,7 @@ class KnownServer:
     _last_canary_s: float | None = None
 
     def note(self, page: ServerPage, now_s: float) -> None:
-        """Takes up one page."""
+        """Processes one page."""
         new = judge_start(self.start, self._last_good, page, self._away)
         if new is not None:
             self.start = KnownStart(new.started_at, page.at)
@@ -67,7 +67,7 @@ class KnownServer:
         return None if self.start is None else self.start.shown
 
     def measured(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
-        """Takes up one canary."""
+        """Processes one canary."""
         self._last_canary_s = now_s
         if outcome is Outcome.OK:
             self.warmed.add(probe.parameter_set)

@@ -18,7 +18,7 @@ LOCKED_CLOCKS = "Check locked clocks (nvidia-smi -q -d CLOCK) and the clocks eve
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition in words.
+    """A condition as text.
 
     `what` follows the name of the GPU: after "is" if it is an adjective, after a colon if not.
     """
