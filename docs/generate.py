@@ -24,8 +24,8 @@ answer (`pin`); a regression (`gate`) |
 | 3 | could not be measured: refused, timeout, http_error, rejected, database unreachable, no \
 sample for three intervals, no data for a baseline (`calibrate`) |
 
-1 beats 3. Times are given as `2h`, `7d`, or ISO 8601. `--json` prints one object with its list
-under the plural name.
+1 takes precedence over 3. Times are written `2h`, `7d` or in ISO 8601. `--json` prints one object
+with its list under the plural name.
 
 To complete commands and options in bash (with the package bash-completion) or in zsh:
 
@@ -39,7 +39,7 @@ def commands_page() -> str:
     parts = [
         "# Commands",
         "",
-        "Made from the code (`make docs`).",
+        "Generated from the code (`make docs`).",
         "",
         "```",
         overview(),

@@ -187,8 +187,8 @@ LOST = (
     "reboot"
 )
 HUNG_DRIVER = (
-    "NVML has not answered for 12 s (nvmlDeviceGetTemperature); the driver may hang: see dmesg and "
-    "nvidia-smi"
+    "NVML has not answered for 12 s (nvmlDeviceGetTemperature); the driver may be hung: see dmesg "
+    "and nvidia-smi"
 )
 #: By the name of the golden file: kind, and cause or variant.
 EXAMPLES: Mapping[str, Finding] = {
@@ -216,7 +216,7 @@ EXAMPLES: Mapping[str, Finding] = {
         GpuFault.RESET,
         "the GPU must be reset before it can be used: nvidia-smi --gpu-reset, or reboot",
     ),
-    "telemetry_blind-gpu": _blind(UUID, "NVML says: Unknown Error"),
+    "telemetry_blind-gpu": _blind(UUID, "NVML reports: Unknown Error"),
     "telemetry_blind-driver": _blind(DRIVER, HUNG_DRIVER),
     "driver_mismatch": _mismatch(),
     "config_change-one_field": _changed(VERSION, digest_before="a", digest_after="b"),

@@ -33,11 +33,11 @@ RESOLVED = {
     Kind.SERVER_DOWN: "the server answers again",
     Kind.HUNG: "the engine makes progress again, or its process has ended",
     Kind.NO_SAMPLES: "the probe measures again",
-    Kind.UNKNOWN_LASTING: "the probe's answers are received and judged again",
+    Kind.UNKNOWN_LASTING: "the probe's answers are usable and judged again",
     Kind.QUALITY: "the answers are correct again",
     Kind.NEAR_TIES: "near ties are rare again",
     Kind.PIN_EXPIRED: "the pin was renewed or retired",
-    Kind.GPU_FAULT: "the GPU answers and has reported no recent fault",
+    Kind.GPU_FAULT: "the GPU responds and has reported no recent fault",
     Kind.TELEMETRY_BLIND: "the GPU can be read again",
     Kind.DRIVER_MISMATCH: "driver and library versions match again",
     Kind.SPEED: "speed is back at the baseline",
@@ -50,7 +50,7 @@ RESOLVED = {
     ),
     Kind.MONITOR: "the monitor works again",
 }
-NO_LONGER_FOUND = "it is no longer found"
+NO_LONGER_FOUND = "the problem is no longer detected"
 
 
 class IncidentError(UserError):

@@ -121,7 +121,7 @@ class Backtest:
                 )
                 for row in rows
             ]
-        notes = [] if rows else ["the history has no target yet; `vllm-canary run` starts one"]
+        notes = [] if rows else ["the history has no target yet; start `vllm-canary run`"]
         empty = [one.replay.target for one in replayed if not _has_measured(one)]
         return replayed, notes + [f"{name}: nothing was measured in this period" for name in empty]
 

@@ -113,6 +113,6 @@ def _print(args: Namespace, found: Sequence[Calibrated], settings: DriftSettings
         else:
             out.print(f"{one.row.name}: no baseline; no sample since {args.since}", style="yellow")
     if not records:
-        out.print("the history has no target yet; `vllm-canary run` starts one")
+        out.print("the history has no target yet; start `vllm-canary run`")
     if args.dry_run:
         out.print("\nNothing was stored (--dry-run).", style="yellow")

@@ -41,7 +41,7 @@ NO_CHANNELS = Check(
     "alerts",
     "unknown",
     "no notification channel is configured",
-    "incidents are recorded, but nobody is notified; add a channel under `channels:`",
+    "incidents are recorded, but no notifications are sent; add a channel under `channels:`",
 )
 
 

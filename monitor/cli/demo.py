@@ -54,7 +54,7 @@ sampling:
 
 
 def run(args: Namespace) -> int:
-    """Starts everything, tells the story, and ends by itself."""
+    """Starts everything, tells the story, and exits."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our children must not outlive us
     folder = _folder(None if args.dir is None else Path(args.dir))
     receiver, children = Receiver(), list[Child]()

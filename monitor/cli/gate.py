@@ -97,7 +97,7 @@ def _selected(configured: Sequence[Probe], production: Production) -> list[Probe
     against = production.target
     if not production.pins:
         raise CommandError(
-            f"{against} has no pins to judge by; `vllm-canary pin --target {against} "
+            f"{against} has no pins to judge against; `vllm-canary pin --target {against} "
             '--reason "…"` records some'
         )
     pinned = [p for p in configured if production.has_pin(p.name)]

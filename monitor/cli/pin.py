@@ -92,7 +92,7 @@ async def _record_all(
 
 
 def _print_differences(recorded: Sequence[Recorded]) -> None:
-    """What is about to be accepted, for probes whose repeats were not answered alike."""
+    """Prints what is about to be accepted, for probes whose repeats had different answers."""
     out = console()
     for one in recorded:
         if one.pin is not None and len(one.pin.outputs) > 1:

@@ -166,7 +166,7 @@ def show_difference(args: Namespace) -> int:
 def _difference(first: Pin, second: Pin) -> Difference:
     if first.probe != second.probe:
         raise CommandError(
-            f"pin {first.id} is of {first.probe} and pin {second.id} of {second.probe}; "
+            f"pin {first.id} belongs to {first.probe} and pin {second.id} to {second.probe}; "
             "compare pins of one probe"
         )
     before, after = {o.text: o for o in first.outputs}, {o.text: o for o in second.outputs}

@@ -28,7 +28,7 @@ def run(args: Namespace) -> int:
     if args.export is not None:
         return _export(args)
     if args.onset is not None:
-        raise CommandError("--onset goes with --export; a served scenario begins at once")
+        raise CommandError("--onset requires --export; without it the scenario begins immediately")
     world = make_world([args.gpu] * args.gpus, args.seed, args.thermal_speed)
     world.set("cold_s", COLD_S)
     scenario = switch(world, args.scenario)

@@ -149,7 +149,7 @@ def _print(status: Status) -> None:
     for target in status.targets:
         _print_target(out, target)
     if not status.targets:
-        out.print("unknown  no target is watched yet; `vllm-canary run` starts it", style="yellow")
+        out.print("unknown  no target is monitored yet; start `vllm-canary run`", style="yellow")
     for incident in status.incidents:
         acknowledged = " (acknowledged)" if incident.acknowledged_at else ""
         severity, summary = incident.severity.value, printable(incident.summary)
@@ -157,7 +157,7 @@ def _print(status: Status) -> None:
         out.print(Text(line, STYLES.get(severity, "")))
     if status.undelivered:
         out.print(
-            f"notifications not delivered: {status.undelivered}; `vllm-canary alerts log` says why",
+            f"notifications not delivered: {status.undelivered}; see `vllm-canary alerts log`",
             style="yellow",
         )
 

@@ -35,14 +35,14 @@ class DetectorSettings(ConfigBlock):
         gt=0,
         le=30,
         description=(
-            "The number of false alarms (pages) per target in 30 days. A larger number detects "
-            "drift sooner."
+            "The accepted number of false alarms (pages) per target in 30 days. A larger number "
+            "detects drift sooner."
         ),
         examples=[0.05],
     )
     block: Step = Field(
         default=300.0,
-        description="Canaries are judged in blocks of this length, by their median.",
+        description="Canaries are judged in blocks of this length, by a robust mean.",
         examples=["5m"],
     )
     grace: Duration = Field(
@@ -55,25 +55,25 @@ class DetectorSettings(ConfigBlock):
     )
     learn: Duration = Field(
         default=43_200.0,
-        description="The shortest time from which a baseline is learned.",
+        description="The minimum time from which a baseline is learned.",
         examples=["12h"],
     )
     learn_blocks: int = Field(
         default=96,
         ge=2,
-        description="The smallest number of blocks from which a baseline is learned.",
+        description="The minimum number of blocks from which a baseline is learned.",
         examples=[96],
     )
     remember: Duration = Field(
         default=604_800.0,
-        description="The longest time from which a baseline is learned.",
+        description="The maximum time from which a baseline is learned.",
         examples=["7d"],
     )
     support_samples: int = Field(
         default=60,
         ge=1,
         description=(
-            "The number of canaries at a load before decode rates at this load are compared."
+            "The number of canaries required at a load before decode rates at it are compared."
         ),
         examples=[60],
     )
@@ -88,14 +88,14 @@ class DetectorSettings(ConfigBlock):
         default=0.08,
         gt=0,
         lt=1,
-        description="The larger of the two, which is detected sooner.",
+        description="The larger of the two drops, which is detected sooner.",
         examples=[0.08],
     )
     practical_pct: float = Field(
         default=1.5,
         ge=0,
         lt=100,
-        description="A smaller change, in per cent, is not reported, however certain it is.",
+        description="A change of fewer per cent is not reported, however certain it is.",
         examples=[1.5],
     )
     thermal_duty_points: float = Field(

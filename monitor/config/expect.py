@@ -43,7 +43,7 @@ class Expect(ConfigBlock):
     )
     equals: str | None = Field(
         default=None,
-        description="The whole answer, without white space at its ends.",
+        description="The whole answer, without leading and trailing white space.",
         examples=["Guten Morgen"],
     )
     any_of: list[str] | None = Field(
@@ -64,7 +64,7 @@ class Expect(ConfigBlock):
         examples=["[Pp]aris"],
     )
     json_schema: dict[str, Any] | None = Field(
-        default=None, description="The JSON in the answer is valid under this schema (2020-12)."
+        default=None, description="The JSON in the answer is valid against this schema (2020-12)."
     )
     json_fields: dict[str, Any] | None = Field(
         default=None,
@@ -76,7 +76,7 @@ class Expect(ConfigBlock):
         default=None, description="The last number in the answer.", examples=[42]
     )
     tolerance: float = Field(
-        default=0.0, ge=0, description="The largest deviation from `number`.", examples=[0.5]
+        default=0.0, ge=0, description="The maximum deviation from `number`.", examples=[0.5]
     )
     similarity: str | None = Field(
         default=None, description="A text that the answer resembles (normalised edit distance)."
@@ -85,11 +85,11 @@ class Expect(ConfigBlock):
         default=0.9,
         gt=0,
         le=1,
-        description="The smallest `similarity`; 1 is the same text.",
+        description="The minimum `similarity`; 1 is identical text.",
         examples=[0.9],
     )
     finish_reason: str | None = Field(
-        default=None, description="The reason why the answer ended.", examples=["stop"]
+        default=None, description="The finish reason of the answer.", examples=["stop"]
     )
     refusal: bool | list[str] | None = Field(
         default=None,
@@ -104,7 +104,7 @@ class Expect(ConfigBlock):
     @classmethod
     def _says_something(cls, value: str | None) -> str | None:
         if value == "":
-            raise ValueError("is empty; an empty text is in every answer")
+            raise ValueError("is empty; every answer contains the empty text")
         return value
 
     @field_validator("equals", "any_of", "similarity", "finish_reason", "refusal")
@@ -149,7 +149,7 @@ class Expect(ConfigBlock):
             raise ValueError("give pinned without `not`")
         for name, condition in (("tolerance", "number"), ("floor", "similarity")):
             if name in self.model_fields_set and getattr(self, condition) is None:
-                raise ValueError(f"{name} has a meaning only with {condition}")
+                raise ValueError(f"{name} is allowed only with {condition}")
         return self
 
     def expectation(self) -> Expectation:

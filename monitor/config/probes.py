@@ -55,7 +55,7 @@ class Sampling(ConfigBlock):
     min_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="The smallest number of tokens in the answer.",
+        description="The minimum number of tokens in the answer.",
         examples=[128],
     )
     stop: list[str] | None = Field(default=None, description="Texts that end the answer.")
@@ -75,16 +75,18 @@ class ProbeFile(ConfigBlock):
     """One canary prompt. The file's name is the probe's name."""
 
     traffic_class: str = Field(
-        alias="class", description="The traffic class that it represents.", examples=["chat"]
+        alias="class", description="The traffic class that the probe represents.", examples=["chat"]
     )
-    every: Duration | None = Field(default=None, description="How often it runs.", examples=["60s"])
+    every: Duration | None = Field(
+        default=None, description="The interval between runs.", examples=["60s"]
+    )
     cron: str | None = Field(
         default=None,
-        description="Or when it runs, as a cron line of five fields in UTC.",
+        description="The times of runs, instead of `every`: a cron expression (five fields, UTC).",
         examples=["*/5 * * * *"],
     )
     endpoint: Literal["chat", "completions"] = Field(
-        default="chat", description="The API that it uses.", examples=["chat"]
+        default="chat", description="The API to call.", examples=["chat"]
     )
     messages: list[Message] | None = Field(
         default=None, description="The chat to send (endpoint chat).", min_length=1
@@ -93,20 +95,20 @@ class ProbeFile(ConfigBlock):
         default=None, description="The text to complete (endpoint completions).", min_length=1
     )
     max_tokens: int = Field(
-        gt=0, description="The largest number of tokens in the answer.", examples=[32]
+        gt=0, description="The maximum number of tokens in the answer.", examples=[32]
     )
     sampling: Sampling = Field(default_factory=Sampling, description="The sampling parameters.")
     max_wait: DurationOrNone = Field(
         default=None,
         description=(
-            "The longest wait for the first token; by default that of the class; "
+            "The maximum wait for the first token; by default that of the class; "
             "`none` waits without a limit."
         ),
         examples=["2s"],
     )
     timeout: Duration = Field(
         default=300.0,
-        description="The longest time from the first token to the end of the answer.",
+        description="The maximum time from the first token to the end of the answer.",
         examples=["5m"],
     )
     expect: list[Expect] = Field(
@@ -129,14 +131,14 @@ class ProbeFile(ConfigBlock):
     context_at_most: int = Field(
         default=4000,
         gt=0,
-        description="The largest number of tokens for `context_share`, whatever the context.",
+        description="The maximum number of tokens for `context_share`, whatever the context size.",
         examples=[4000],
     )
     same_salt_twice: bool = Field(
         default=False,
         description=(
-            "Send it a second time with the same cache salt, recorded as NAME-again: with a "
-            "working prefix cache the second run has cached tokens and a shorter TTFT."
+            "Send the prompt a second time with the same cache salt, recorded as NAME-again: "
+            "with a working prefix cache the second run has cached tokens and a shorter TTFT."
         ),
         examples=[True],
     )
@@ -144,13 +146,13 @@ class ProbeFile(ConfigBlock):
         default=3,
         ge=1,
         le=50,
-        description="The number of its last runs that the quality gate counts.",
+        description="The number of most recent runs that the quality gate considers.",
         examples=[3],
     )
     require: int = Field(
         default=2,
         ge=1,
-        description="The number of them that must pass; fewer is a finding. Counted per probe.",
+        description="The number of those runs that must pass; fewer is a finding (per probe).",
         examples=[2],
     )
     reason: str | None = Field(

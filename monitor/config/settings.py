@@ -30,12 +30,12 @@ DEFAULT_LISTEN = "127.0.0.1:9462"
 
 
 class ClassSettings(ConfigBlock):
-    """A traffic class: requests of one kind, judged together and apart from others."""
+    """A traffic class: requests of one kind, judged together and separately from other classes."""
 
     max_wait: DurationOrNone = Field(
         default=2.0,
-        description="The longest wait of a canary of this class for its first token, before it is "
-        "cancelled and recorded as `queue_cap`; `none` waits without a limit.",
+        description="The maximum time that a canary of this class waits for its first token before "
+        "it is cancelled and recorded as `queue_cap`; `none` waits without a limit.",
         examples=["2s"],
     )
     ttft: Duration | None = Field(
@@ -48,7 +48,7 @@ class ClassSettings(ConfigBlock):
     token_budget_per_hour: int | None = Field(
         default=None,
         gt=0,
-        description="The largest number of tokens for this class's canaries in an hour per target.",
+        description="The maximum number of tokens per hour and target for canaries of this class.",
         examples=[10000],
     )
 
@@ -69,11 +69,12 @@ class ChannelSettings(ConfigBlock):
     )
     url_env: str | None = Field(
         default=None,
-        description=("Or the environment variable with the address, if that contains a secret."),
+        description="The environment variable with the address, instead of `url`, for an address "
+        "that contains a secret.",
         examples=["CANARY_WEBHOOK_URL"],
     )
     timeout: Duration = Field(
-        default=10.0, description="The longest duration of one attempt.", examples=["10s"]
+        default=10.0, description="The time limit of one attempt.", examples=["10s"]
     )
 
     @model_validator(mode="after")
@@ -132,8 +133,8 @@ class Settings(ConfigBlock):
     listen: Annotated[str, BeforeValidator(checked_listen)] = Field(
         default=DEFAULT_LISTEN,
         description=(
-            "The address of health, Prometheus metrics and pages; loopback only. Port 0 selects "
-            "a free port."
+            "The address that serves health checks and Prometheus metrics; loopback only. Port "
+            "0 selects a free port."
         ),
         examples=[DEFAULT_LISTEN],
     )

@@ -62,7 +62,9 @@ class TargetSettings(ConfigBlock):
         examples=["VLLM_API_KEY"],
     )
     api_key_file: str | None = Field(
-        default=None, description="Or the file with the API key.", examples=["/run/credentials/key"]
+        default=None,
+        description="The file with the API key, instead of `api_key_env`.",
+        examples=["/run/credentials/key"],
     )
     headers: dict[str, str] = Field(
         default_factory=dict,
@@ -93,7 +95,7 @@ class TargetSettings(ConfigBlock):
     token_budget_per_hour: int = Field(
         default=DEFAULT_TOKEN_BUDGET,
         gt=0,
-        description="The largest number of prompt and answer tokens for canaries in an hour; runs "
+        description="The maximum number of prompt and answer tokens per hour for canaries; runs "
         "beyond it are skipped and counted. A fifth is reserved for measuring more often after a "
         "suspected problem, and for `probe`.",
         examples=[DEFAULT_TOKEN_BUDGET],

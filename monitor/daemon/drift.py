@@ -261,7 +261,7 @@ class DriftWatch:
             severity=Severity.WARNING,
             summary=(
                 f"drift detection of {self._target} is off after an internal error ({why}); the "
-                "server is still watched. It is tried again every 30 min; `vllm-canary calibrate` "
+                "server is still monitored. It is retried every 30 min; `vllm-canary calibrate` "
                 "rebuilds the baseline. Please report this with the log"
             ),
             since=now,

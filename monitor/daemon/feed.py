@@ -38,7 +38,7 @@ def same_address(settings: TargetSettings) -> bool:
 
 
 class Feed:
-    """The evaluator of one target, and the last rows that it has taken up."""
+    """The evaluator of one target, and the last rows that it has processed."""
 
     def __init__(self, target: str, probes: Sequence[Probe], same_address: bool) -> None:
         self._probes = list(probes)

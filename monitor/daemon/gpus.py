@@ -54,7 +54,7 @@ class TargetGpus:
 
     def settled(self) -> tuple[object, ...] | None:
         """What of the identity should stay as it is (not the processes and their memory): when it
-        moves, the identity is read anew.
+        moves, the identity is read again.
         """
         found, _ = self.identity()
         if found is None:

@@ -1,4 +1,4 @@
-"""Isolation of faults: whatever a server answers, the watch goes on and the sample is stored."""
+"""Isolation of faults: whatever a server answers, monitoring continues and the sample is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JUDGE_LIMIT_S = 1.0
 
 @contextmanager
 def only_logged(what: str, *values: object) -> Iterator[None]:
-    """Logs any failure of its block and goes on. `what` and its values are a log message.
+    """Logs any failure of its block and continues. `what` and its values are a log message.
 
     Expected failures (UserError) are for the caller, and are raised.
     """

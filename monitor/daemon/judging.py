@@ -62,8 +62,8 @@ def _gpu_names(watch: TargetWatch) -> GpuNames:
 def _assessments(
     log: IncidentLog, watch: TargetWatch, watching_since: datetime
 ) -> Iterator[Assessment]:
-    """Yields what holds now, judge by judge: those that a replay has too, and those that need what
-    only the daemon knows.
+    """Yields the current findings, judge by judge: those that a replay has too, and those that
+    need what only the daemon knows.
     """
     _adopt_pins(log, watch)
     evaluator = watch.feed.take_up(log.connection, watch.target_id, watch.pins, log.now)

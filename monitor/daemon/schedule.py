@@ -133,13 +133,13 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
 
     def _submitted(self, event: Any) -> None:
-        """Takes up that a run begins."""
+        """Records that a run begins."""
         job = self._jobs.get(event.job_id)
         if job is not None:
             self._due(job, event.job_id, event.scheduled_run_times)
 
     def _due(self, job: tuple[TargetWatch, Probe], job_id: str, times: Sequence[datetime]) -> None:
-        """Takes up runs that came due, and counts those that a pause has swallowed since the last
+        """Processes runs that came due, and counts those that a pause has swallowed since the last
         ones.
         """
         last = self._last.get(job_id)

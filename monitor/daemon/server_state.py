@@ -23,7 +23,7 @@ SLOWER = 10  # when_idle: slower runs every tenth canary
 
 @dataclass(slots=True)
 class IdlePolicy:
-    """`when_idle`: while nobody else uses the server, canaries run rarely or not at all, so that a
+    """`when_idle`: while there is no other traffic, canaries run rarely or not at all, so that a
     GPU at home may sleep.
 
     The engine's step counter shows it: steps between two of our canaries were somebody else's.
@@ -35,17 +35,17 @@ class IdlePolicy:
     _turns: dict[str, int] = field(default_factory=dict)
 
     def ours(self, steps: float | None) -> None:
-        """Takes up the counter after one of our own canaries: this movement is ours."""
+        """Processes the counter after one of our own canaries: this movement is ours."""
         self._steps = steps
 
     def note(self, steps: float | None, now_s: float) -> None:
-        """Takes up any other reading. Without a counter the server counts as used."""
+        """Processes any other reading. Without a counter the server counts as used."""
         if steps is None or self._steps is None or steps != self._steps or self._used_s is None:
             self._used_s = now_s
         self._steps = steps
 
     def unused(self, now_s: float) -> bool:
-        """Whether nobody else has used the server for ten minutes."""
+        """Whether the server has had no other traffic for ten minutes."""
         return self._used_s is not None and now_s - self._used_s > UNUSED_AFTER_S
 
     def wants(self, probe: str, now_s: float) -> bool:
@@ -111,7 +111,7 @@ class ServerState:
         self.start, self.start_id, self._warmed = KnownStart(new.started_at, now), start_id, set()
 
     def note(self, page: ServerPage) -> None:
-        """Takes up one page."""
+        """Processes one page."""
         self._away = page.state == "refused" or (self._away and page.state == "timeout")
         if page.state == "ok":
             now_s = time.monotonic()
@@ -120,7 +120,7 @@ class ServerState:
             self._last_good = page
 
     def measured(self, probe: Probe, sample: Sample, after: ServerPage | None) -> None:
-        """Takes up one canary of ours; the engine steps until `after` were ours."""
+        """Processes one canary of ours; the engine steps until `after` were ours."""
         self._last_canary_s = time.monotonic()
         if after is not None:
             self.idle.ours(after.engine_steps)

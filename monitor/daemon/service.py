@@ -100,7 +100,7 @@ class Daemon:
                 if error.usage:
                     raise
                 log.error(
-                    "%s; trying again every %g s, nothing is measured until then",
+                    "%s; retrying every %g s, nothing is measured until then",
                     error,
                     DATABASE_RETRY_S,
                 )
@@ -182,7 +182,7 @@ class Daemon:
         stopping.cancel()
         for task in done - {stopping}:
             task.result()
-            raise RuntimeError("a loop of the daemon ended by itself")
+            raise RuntimeError("a loop of the daemon ended unexpectedly")
 
     def _gpu_watches(self, writer: Writer) -> GpuWatches:
         def store(window: GpuWindow) -> None:
@@ -221,7 +221,7 @@ class Daemon:
             for probe in due:
                 watch.skip(probe.name, "lease")
         except DatabaseError as error:
-            log.warning("target=%s a round was given up: %s", watch.settings.name, error)
+            log.warning("target=%s a round was abandoned: %s", watch.settings.name, error)
 
     async def _one(self, watch: TargetWatch, probe: Probe) -> None:
         results = await watch.run_all(probe)

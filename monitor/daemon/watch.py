@@ -36,7 +36,7 @@ class TargetWatch(Target):
         return page or ServerPage(at=datetime.now(UTC), state="unreadable")
 
     async def refresh_identity(self, page: ServerPage | None = None) -> None:
-        """Reads the identity. If that fails, the last known one stands, and it is read again
+        """Reads the identity. If that fails, the last known one is kept, and it is read again
         later.
         """
         with only_logged("target=%s the identity could not be read", self.settings.name):
@@ -154,7 +154,7 @@ class TargetWatch(Target):
         self, probe: Probe, measured: Measurement, retry_of: Stored | None, extra: bool
     ) -> Stored:
         with only_logged(
-            "target=%s probe=%s the answer's information about its server is lost",
+            "target=%s probe=%s the server information in the answer could not be stored",
             self.settings.name,
             probe.name,
         ):
@@ -174,7 +174,7 @@ class TargetWatch(Target):
         )
 
     async def _take_note(self, probe: Probe, measured: Measurement) -> None:
-        """Takes up what a canary says about its server."""
+        """Records what a canary says about its server."""
         self.state.measured(probe, measured.sample, measured.after)
         if measured.after is not None:
             async with self._noting:

@@ -24,7 +24,7 @@ from monitor.model import GpuReading, Marks, Outcome, Phase, Probe, Sample, Serv
 
 # Compiling a new parameter set was measured at 4 to 20 s on CPU; CUDA graphs take minutes.
 COLD_WAIT_S = 300.0
-HANG_AFTER_S = 10.0  # a step counter that stands still for this long is a hang
+HANG_AFTER_S = 10.0  # a step counter that does not move for this long is a hang
 HOLD_OFF_S = 5.0  # vLLM may continue a request after its client left (vLLM issue 54947)
 PAGE_SETTLE_S = 0.05  # the page may count the last engine step just after the stream has ended
 

@@ -59,7 +59,7 @@ class _Feed:
     gpus: set[str] = field(default_factory=set)
 
     def take(self, canaries: list[CanaryPoint]) -> None:
-        """Takes up samples."""
+        """Processes samples."""
         self.held += canaries
         self.gpus.update(p.gpu_uuid for p in canaries if p.gpu_uuid is not None)
         self.target.classes.update({p.traffic_class for p in canaries})

@@ -49,7 +49,7 @@ class ReplayedTarget:
         return [incident for incident in opened if incident.opened_us >= self.counts_from_us]
 
     def run(self, points: Iterable[Point], watcher: Watcher | None) -> None:
-        """Takes up points, in the order in which they were known."""
+        """Processes points, in the order in which they were known."""
         self.replay.run(self._noted(points, watcher))
 
     def _noted(self, points: Iterable[Point], watcher: Watcher | None) -> Iterator[Point]:

@@ -73,7 +73,7 @@ class Replay:
         return self.drift.target
 
     def run(self, points: Iterable[Point]) -> ReplayedIncidents:
-        """Takes up points, in the order in which they were known, and returns the incidents so
+        """Processes points, in the order in which they were known, and returns the incidents so
         far. May be called again with later points.
         """
         observe = self._evaluator.observe

@@ -38,7 +38,7 @@ class NumberedPins:
     _taken_of: list[str | None] = field(default_factory=list)
 
     def note(self, points: Iterable[CanaryPoint]) -> None:
-        """Takes up the numbers that samples name, in the order of time."""
+        """Collects the numbers that samples name, in the order of time."""
         for point in points:
             self._advance_to(point)
             if point.pin is None or point.pin in self.numbered:
@@ -87,7 +87,7 @@ class SidecarPins:
         return self._numbered(target).numbered
 
     def note(self, target: str, points: Iterable[CanaryPoint]) -> None:
-        """Takes up the numbers that samples of a target name, before they are judged."""
+        """Collects the numbers that samples of a target name, before they are judged."""
         self._numbered(target).note(points)
 
     def _numbered(self, target: str) -> NumberedPins:

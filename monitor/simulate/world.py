@@ -212,7 +212,7 @@ class World:
                 or not 0 <= value <= LONGEST_DOWN_S
             ):
                 raise SettingError(
-                    f"restart cannot be {value!r}; it is true, or the seconds that it takes, "
+                    f"restart cannot be {value!r}; it is true, or its duration in seconds, "
                     f"{LONGEST_DOWN_S:,.0f} at most"
                 )
         else:

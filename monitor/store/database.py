@@ -219,7 +219,8 @@ def _refuse_newer(revision: str | None, database: str) -> None:
     if revision is not None and revision not in KNOWN_REVISIONS:
         raise DatabaseError(
             f"the database {shown(database)} was written by a newer vllm-canary (schema "
-            f"{revision}, this program knows {HEAD}); upgrade vllm-canary, or use another database",
+            f"{revision}, this version supports {HEAD}); upgrade vllm-canary or use "
+            "another database",
             usage=True,
         )
 

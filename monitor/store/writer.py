@@ -54,7 +54,7 @@ class Writer:
         with self._lock:
             if self._stopping.is_set():
                 future.set_exception(
-                    DatabaseError("the database is closed; nothing more is written")
+                    DatabaseError("the database is closed; no further writes are possible")
                 )
             elif self._work.qsize() >= QUEUE_LIMIT:
                 future.set_exception(
@@ -96,8 +96,8 @@ class Writer:
                     )
                     return
             except IntegrityError as error:
-                log.error("a write is lost: the database refuses a row: %s", reason(error))
-                future.set_exception(DatabaseError(f"the database refuses a row: {reason(error)}"))
+                log.error("a write is lost: the database rejected a row: %s", reason(error))
+                future.set_exception(DatabaseError(f"the database rejected a row: {reason(error)}"))
                 return
             # Any error of the work belongs to its caller, not to this thread.
             except Exception as error:
@@ -114,5 +114,5 @@ class Writer:
     def _wait(self, attempt: int, error: OperationalError) -> bool:
         if self.failing_since is None:
             self.failing_since = time.monotonic()
-            log.warning("the database cannot be written and will be tried again: %s", reason(error))
+            log.warning("the database cannot be written, retrying: %s", reason(error))
         return self._patient and not self._stopping.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)])

@@ -410,7 +410,7 @@ def test_an_outage_and_a_hang_of_the_past_are_found_as_the_daemon_finds_them(
 
 def test_a_history_with_nothing_in_it_is_said(cli: Command, history: History) -> None:
     ran = cli("backtest", "--db", history.database)
-    assert (ran.code, "the history has no target yet; `vllm-canary run` starts one" in ran.out) == (
+    assert (ran.code, "the history has no target yet; start `vllm-canary run`" in ran.out) == (
         3,
         True,
     )

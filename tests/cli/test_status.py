@@ -92,7 +92,7 @@ def test_a_target_that_has_measured_nothing_yet_is_unknown(cli: Command, history
 def test_nothing_watched_is_unknown(cli: Command, history: History) -> None:
     ran = cli("status", "--db", history.database)
     assert ran.code == 3
-    assert "unknown  no target is watched yet; `vllm-canary run` starts it" in ran.out
+    assert "unknown  no target is monitored yet; start `vllm-canary run`" in ran.out
 
 
 def test_a_canary_that_failed_just_now_is_unknown_and_not_good(

@@ -46,8 +46,8 @@ def test_a_number_that_is_none_is_refused(condition: dict[str, Any]) -> None:
 
 
 def test_a_tolerance_or_a_floor_beside_another_condition_is_refused() -> None:
-    assert "tolerance has a meaning only with number" in refused(contains="x", tolerance=2)
-    assert "floor has a meaning only with similarity" in refused(number=1, floor=0.5)
+    assert "tolerance is allowed only with number" in refused(contains="x", tolerance=2)
+    assert "floor is allowed only with similarity" in refused(number=1, floor=0.5)
     assert Expect(number=1, tolerance=0.5).expectation().tolerance == 0.5
 
 

@@ -89,7 +89,7 @@ def test_it_closes_half_an_hour_later_with_a_true_reason(history: History) -> No
     judge(history, Watch())
     assert judge(history, Watch(), minutes=29) == ["gpu_fault GPU-a"]
     assert judge(history, Watch(), minutes=31) == []
-    assert closed(history) == ["the GPU answers and has reported no recent fault"]
+    assert closed(history) == ["the GPU responds and has reported no recent fault"]
 
 
 def test_a_lost_gpu_of_another_target_leaves_this_one_alone(history: History) -> None:

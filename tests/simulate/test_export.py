@@ -317,7 +317,10 @@ def test_a_history_without_an_end_is_refused(
 
 def test_an_onset_without_an_export_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--onset", "3"]) == 2
-    assert "--onset goes with --export" in capsys.readouterr().err
+    assert (
+        "--onset requires --export; without it the scenario begins immediately"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_and_exit_code_2(

@@ -313,7 +313,7 @@ def test_it_does_not_matter_how_large_the_steps_are() -> None:
             "story.yaml:4: nope is no cause that can be reported; "
             f"it is one of: {', '.join(Cause)}",
         ),
-        ("about: x\nabout: y", "story.yaml:2: about stands here a second time; keep one of them"),
+        ("about: x\nabout: y", "story.yaml:2: about is a duplicate; keep one of them"),
         ("- a\n- b", "story.yaml:1: a scenario must be a block of `key: value` lines"),
     ],
 )
@@ -346,7 +346,7 @@ def test_the_kinds_and_causes_that_a_file_may_name_are_those_of_the_closed_lists
         ),
         (
             "set: {restart: .inf}",
-            "restart cannot be inf; it is true, or the seconds that it takes, 1,000,000 at most",
+            "restart cannot be inf; it is true, or its duration in seconds, 1,000,000 at most",
         ),
         (
             "ramp: {gpu.cooling: .nan}, over: 1m",

@@ -147,7 +147,7 @@ def test_a_row_that_the_database_refuses_is_a_database_error(store: Writer) -> N
     def work(connection: Connection) -> None:
         connection.exec_driver_sql("INSERT INTO target (id, url) VALUES (1, 'x')")
 
-    with pytest.raises(DatabaseError, match=r"refuses a row: NOT NULL"):
+    with pytest.raises(DatabaseError, match=r"rejected a row: NOT NULL"):
         store.do(work)
 
 

@@ -31,8 +31,8 @@ def check(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--gpu-report",
         metavar="FILE",
-        help="only write what this machine's GPUs and driver can report, as JSON for a bug report: "
-        "no names of hosts, users or processes, UUIDs hashed",
+        help="only write what this machine's GPUs and driver can report, as JSON for a bug report "
+        "(no host, user or process names; UUIDs hashed)",
     )
     options.json_output(parser)
 

@@ -1,6 +1,6 @@
 """Drift: what got slower or hotter, since when, by how much, and why. Pure and incremental.
 
-One `Detector` per target takes up points in the order in which they were known (`observe`),
+One `Detector` per target processes points in the order in which they were known (`observe`),
 advances to a time (`advance`) and returns findings (`findings`). All of it is plain data that can
 be stored between two points: a restart loses nothing, and a replay of the same points finds the
 same to the last digit. Times are integer microseconds, only ever subtracted from one another.

@@ -1,4 +1,4 @@
-"""All of drift detection for one target: takes up points, advances in time, returns findings.
+"""All of drift detection for one target: processes points, advances in time, returns findings.
 All state is plain data.
 
     detector.observe(point, settings)      a canary, a poll of a GPU, or a reading of the metrics
@@ -60,7 +60,7 @@ class Detector:
     signature: list[str] = field(default_factory=list)  # as of the last judgement
 
     def observe(self, point: Point, settings: DriftSettings) -> None:
-        """Takes up one point."""
+        """Processes one point."""
         if isinstance(point, CanaryPoint):
             self._canary(point, settings)
         elif isinstance(point, GpuPoint):
@@ -91,7 +91,7 @@ class Detector:
         return gpu
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool:
-        """Closes what is over; whether findings may have changed."""
+        """Closes finished blocks; returns whether findings may have changed."""
         before = self.speed.last_index
         self.speed.advance(now_us, settings)
         self.change_window.advance(now_us)
@@ -177,7 +177,7 @@ class Detector:
         return self._has_moved("decode", since_us, settings)
 
     def _has_moved(self, channel: str, since_us: int, settings: DriftSettings) -> bool:
-        """Whether a channel differs from its baseline by more than chance and more than a little,
+        """Whether a channel differs from its baseline by more than chance and by a relevant size,
         although no effect is open.
         """
         shift = self.speed.shift_since(channel, since_us, settings)

@@ -27,7 +27,7 @@ class Answers:
         self._last = LastAnswers(self.target, self.rules.probe)
 
     def canary(self, point: CanaryPoint, *, earlier: bool = False) -> None:
-        """Takes up one canary. `earlier` as in LastAnswers.add."""
+        """Processes one canary. `earlier` as in LastAnswers.add."""
         if self._last.add(point, earlier=earlier):
             self._new = True
             if point.verdict != Verdict.PASS or (
@@ -47,7 +47,7 @@ class Answers:
         return self._changed or (self._new and is_open)
 
     def assess(self, tell: DetailOf) -> Assessment:
-        """Returns what holds now. `tell` returns the stored sentence about a sample."""
+        """Returns the current findings. `tell` returns the stored sentence about a sample."""
         self._changed = self._new = False
         found = self._last.findings(lambda run: sample_of(self.target, run), self.rules.pins, tell)
         return Assessment(KINDS, found)

@@ -94,7 +94,7 @@ class Availability:
     _silent_us: int = NEVER_US
 
     def watch_from(self, us: int) -> None:
-        """Sets the time from which failed contacts count: nobody watched before it."""
+        """Sets the time from which failed contacts count: before it, nothing was monitored."""
         self._watched_us = us
 
     def expect(self, since_us: int, intervals: Mapping[str, timedelta]) -> None:
@@ -103,7 +103,7 @@ class Availability:
             self._expected_us, self._intervals, self._silent_us = since_us, intervals, 0
 
     def canary(self, point: CanaryPoint) -> None:
-        """Takes up one canary; one that we cancelled proves nothing."""
+        """Processes one canary; one that we cancelled proves nothing."""
         outcome = point.outcome
         if outcome == _CANCELLED:
             return
@@ -135,7 +135,7 @@ class Availability:
         self._changed = True
 
     def server(self, point: ServerPoint) -> None:
-        """Takes up one reading of the metrics page."""
+        """Processes one reading of the metrics page."""
         if point.state == "ok" and not self._failed:  # the common case of a replay
             if self.rules.same_address:
                 self._answered(point.at_us)
@@ -149,7 +149,7 @@ class Availability:
         return self._changed or now_us >= self._silent_us
 
     def assess(self, now_us: int, tell: DetailOf) -> Assessment:
-        """Returns what holds now. `tell` returns the stored sentence about a sample."""
+        """Returns the current findings. `tell` returns the stored sentence about a sample."""
         now = from_us(now_us)
         self._changed, self._silent_us = False, self._next_silence_us()
         runs = self._recent_runs(now)

@@ -25,7 +25,7 @@ class DriftDetector(Protocol):
     """The interface of monitor/judge/drift/detector.py."""
 
     def observe(self, point: Point, settings: DriftSettings) -> None:
-        """Takes up one point."""
+        """Processes one point."""
 
     def advance(self, now_us: int, settings: DriftSettings) -> bool | None:
         """Closes the blocks that have ended. Returns whether the findings may have changed; None
@@ -33,7 +33,7 @@ class DriftDetector(Protocol):
         """
 
     def findings(self, target: str, now_us: int, settings: DriftSettings) -> list[Finding]:
-        """Returns what holds now."""
+        """Returns the current findings."""
 
     def armed(self, settings: DriftSettings) -> list[Armed]:
         """Returns which parts work already, and which still learn."""
@@ -42,7 +42,7 @@ class DriftDetector(Protocol):
         """Returns how near the sequential tests are to an alarm, 0..1."""
 
     def relearn(self, now_us: int) -> None:
-        """Learns the baseline anew from now on."""
+        """Relearns the baseline from now on."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Drift:
     settings: DriftSettings
 
     def observe(self, point: Point) -> None:
-        """Takes up one point."""
+        """Processes one point."""
         self.detector.observe(point, self.settings)
 
     def advance(self, now_us: int) -> bool:
@@ -62,11 +62,11 @@ class Drift:
         return self.detector.advance(now_us, self.settings) is not False
 
     def findings(self, now_us: int) -> list[Finding]:
-        """Returns what holds now."""
+        """Returns the current findings."""
         return self.detector.findings(self.target, now_us, self.settings)
 
     def assess(self, now_us: int) -> Assessment:
-        """Returns what holds now; a change of configuration is judged by the detector alone."""
+        """Returns the current findings; only the detector judges a change of configuration."""
         return Assessment((*KINDS, Kind.CONFIG_CHANGE), self.findings(now_us))
 
     def armed(self) -> list[Armed]:
@@ -78,5 +78,5 @@ class Drift:
         return self.detector.suspicion(self.settings)
 
     def relearn(self, now_us: int) -> None:
-        """Learns the baseline anew from now on."""
+        """Relearns the baseline from now on."""
         self.detector.relearn(now_us)

@@ -30,7 +30,7 @@ class Evaluator:
         self._answers = Answers(target, rules)
 
     def observe(self, point: Point) -> None:
-        """Takes up one point."""
+        """Processes one point."""
         if self.drift is not None:
             self.drift.observe(point)
         if isinstance(point, CanaryPoint):
@@ -40,14 +40,14 @@ class Evaluator:
             self.availability.server(point)
 
     def remember(self, point: CanaryPoint) -> None:
-        """Takes up a run from before the time from which all points are given: it counts only
+        """Processes a run from before the time from which all points are given: it counts only
         among the last runs of its own probe.
         """
         self.availability.note_verdict(point)
         self._answers.canary(point, earlier=True)
 
     def findings(self, now_us: int, tell: DetailOf = _nothing) -> list[Assessment]:
-        """Returns what holds now, of every judge; of answers only after a new one, so that an
+        """Returns the current findings of every judge; of answers only after a new one, so that an
         incident closed by hand opens again with the next answer at the earliest. `tell` returns
         the stored sentence about a sample, if there is one.
         """

@@ -132,8 +132,9 @@ class LastAnswers(Generic[R]):
     def findings(
         self, as_sample: Callable[[R], Sample], pins: Mapping[int, Pin], detail_of: DetailOf
     ) -> list[Finding]:
-        """Returns what holds now. `detail_of` returns the stored text about a sample that failed. A
-        judge is called only if it can find something: converting points to samples is expensive.
+        """Returns the current findings. `detail_of` returns the stored text about a sample that
+        failed. A judge is called only if it can find something: converting points to samples is
+        expensive.
         """
         failing = [each for each in self._own.values() if each.fails]
         last = {each.probe.name: [as_sample(run) for run in each.last] for each in failing}

@@ -69,7 +69,7 @@ def judge_gate(
     """
     try:
         judged = _judged(probe, outcome, observed, pin)
-    # a pin written by an older version, an answer of a shape that nobody foresaw
+    # a pin written by an older version, an answer of an unforeseen shape
     except Exception as error:
         return PinJudgement(Verdict.UNKNOWN, not_judged(error))
     return judged if judged.reason is None else replace(judged, reason=one_line(judged.reason))

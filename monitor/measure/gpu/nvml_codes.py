@@ -58,7 +58,7 @@ def unlisted(name: str, error: Exception) -> GpuLostError:
 
 
 def _meaning(error: Exception) -> tuple[GpuFault, str]:
-    return LOST.get(getattr(error, "value", 0), (GpuFault.UNREADABLE, f"NVML says: {error}"))
+    return LOST.get(getattr(error, "value", 0), (GpuFault.UNREADABLE, f"NVML reports: {error}"))
 
 
 def unavailable(error: pynvml.NVMLError) -> GpusUnavailableError:

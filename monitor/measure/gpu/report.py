@@ -61,7 +61,8 @@ def gpu_report() -> dict[str, Any]:
     thread.start()
     thread.join(HANG_S)
     hung = (
-        f"NVML has not answered for {HANG_S:.0f} s; the driver may hang: see dmesg and nvidia-smi"
+        f"NVML has not answered for {HANG_S:.0f} s; the driver may be hung: see dmesg and "
+        "nvidia-smi"
     )
     return {
         "format": "vllm-canary gpu-report 1",

@@ -170,7 +170,7 @@ class GpuWatch:
                 self._tick()
             # any error: a dead thread would look like healthy GPUs
             except Exception as error:
-                log.exception("Unexpected error in the GPU watch")
+                log.exception("unexpected error in the GPU watch")
                 self._close()
                 unknown = f"unexpected error in the GPU watch: {error!r}"
                 self._fail(unknown, {DRIVER: GpuLostError(DRIVER, unknown, GpuFault.SOURCE)})
@@ -260,11 +260,11 @@ class GpuWatch:
             with self._call("reading events"):
                 events = session.events(datetime.now(UTC))
         except Exception:  # any error: events are an extra, and must not cost the readings
-            log.exception("The faults that the driver reports cannot be read")
+            log.exception("the faults that the driver reports cannot be read")
             return
         for event in events:
             if event.uuid in self._wanted:
-                log.warning("The driver reported Xid %d for %s", event.xid, event.uuid)
+                log.warning("the driver reported Xid %d for %s", event.xid, event.uuid)
                 self._hand(self._on_event, event)
 
     def _hand_over(self) -> None:
@@ -277,8 +277,8 @@ class GpuWatch:
         try:
             if receive is not None:
                 receive(value)
-        except Exception:  # any error of the receiver: the watch goes on
-            log.exception("A GPU window or event could not be stored")
+        except Exception:  # any error of the receiver: the watch continues
+            log.exception("a GPU window or event could not be stored")
 
     def _fail(self, reason: str, errors: Errors, absent: bool = False) -> None:
         """Notes the reason, and opens the session again after a pause, unless that is due."""

@@ -1,9 +1,10 @@
 """How long a canary waits, and its outcome when it gives up. Pure: every decision takes the time
 and the engine's step counter.
 
-A long wait alone proves nothing: behind a queue the engine moves, in a hang it stands still. So at
-`max_wait` the counter decides. While it stands still, the canary waits on until it moves (a queue)
-or `hang_after` has passed (a hang). Without a counter the outcome can only be `timeout`.
+A long wait alone proves nothing: behind a queue the engine moves, in a hang it does not. So at
+`max_wait` the counter decides. The canary keeps waiting until it moves (a queue) or
+`hang_after` has passed without a step (a hang). Without a counter the outcome can only be
+`timeout`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Patience:
         return None
 
     def _waits_for_counter(self, now_s: float) -> bool:
-        """Whether a counter that stands still at the very end has not yet proved a hang."""
+        """Whether a counter that has stopped at the very end has not yet proved a hang."""
         return not self.moved and now_s - self.sent_s < self.limits.hang_after_s
 
     def _note(self, now_s: float, steps: float | None) -> None:

@@ -52,7 +52,7 @@ class KnownServer:
     _last_canary_s: float | None = None
 
     def note(self, page: ServerPage, now_s: float) -> None:
-        """Takes up one page."""
+        """Processes one page."""
         new = judge_start(self.start, self._last_good, page, self._away)
         if new is not None:
             self.start = KnownStart(new.started_at, page.at)
@@ -67,7 +67,7 @@ class KnownServer:
         return None if self.start is None else self.start.shown
 
     def measured(self, probe: Probe, outcome: Outcome, now_s: float) -> None:
-        """Takes up one canary."""
+        """Processes one canary."""
         self._last_canary_s = now_s
         if outcome is Outcome.OK:
             self.warmed.add(probe.parameter_set)
@@ -140,7 +140,7 @@ class VirtualWatch:
             **figures,
         )
         if sample.first_divergence is not None and not was_alone(sample):
-            # the daemon has the pinned answer scored only if nobody else is served
+            # the daemon has the pinned answer scored only if no other request is served
             sample = replace(sample, logprob_shift=None)
         self.samples.append(sample)
         return sample
@@ -200,7 +200,7 @@ class VirtualWatch:
                     prompt_tokens=len(ids),
                     max_tokens=probe.max_tokens,
                     ending=flight.ending,
-                    # nobody shares the salt of a probe that is sent once
+                    # no other request shares the salt of a probe that is sent once
                     prefix=prefix_keys(ids, world.config.block_size, salt)
                     if probe.same_salt_twice
                     else (),

@@ -14,8 +14,8 @@ def server_down(finding: Finding, _names: GpuNames) -> Texts:
     return texts(
         f"{finding.target}: server does not answer",
         f"{finding.target}: the server has not answered since {utc(finding.since)}.",
-        f"{failed or 'All'} contacts in a row failed; the last error: {error}.",
-        "Check that the vLLM process is running and that its address can be reached.",
+        f"{failed or 'Several'} consecutive contacts failed; last error: {error}.",
+        "Check that the vLLM process is running and that its address is reachable.",
     )
 
 
@@ -28,7 +28,8 @@ def hung(finding: Finding, _names: GpuNames) -> Texts:
         f"{finding.target}: the engine has been hung since {utc(finding.since)}.",
         f"A request of probe {probe} waited {waited_s:.0f} s while the engine's step counter did "
         "not advance.",
-        "/health may still return 200. Save the server's log and stack traces, then restart it.",
+        "/health may still return 200. Save the server's log and stack traces, then restart the "
+        "server.",
     )
 
 

@@ -30,17 +30,17 @@ class CauseText:
 CAUSES: Mapping[Cause, CauseText] = {
     Cause.HEAT: CauseText(
         short="{gpu} thermally throttled",
-        why="{gpu} is hot and lowers its clock",
+        why="{gpu} is hot and runs at a lower clock",
         readings=("temp_c", "margin_c", "sm_clock_mhz"),
         duty="thermal_duty",
         throttled="{gpu} is thermally throttled",
     ),
     Cause.MEMORY_HEAT: CauseText(
-        short="{gpu} thermally throttled by its memory",
-        why="{gpu} has hot memory and lowers its clock",
+        short="{gpu} thermally throttled on memory temperature",
+        why="{gpu} has hot memory and runs at a lower clock",
         readings=("mem_temp_c", "temp_c", "sm_clock_mhz"),
         duty="thermal_duty",
-        throttled="{gpu} is thermally throttled by its memory",
+        throttled="{gpu} is thermally throttled on memory temperature",
     ),
     Cause.POWER_CAP: CauseText(
         short="{gpu} power-throttled",
@@ -57,24 +57,26 @@ CAUSES: Mapping[Cause, CauseText] = {
         throttled="{gpu} is slowed by the external power brake",
     ),
     Cause.HIDDEN_LIMIT: CauseText(
-        short="{gpu} clock capped without a reason from the driver",
-        why="The clock of {gpu} is capped without a reason from the driver",
+        short="{gpu} clock capped without a driver-reported reason",
+        why="The clock of {gpu} is capped without a driver-reported reason",
         readings=("sm_clock_mhz", "power_w", "util"),
     ),
     Cause.QUEUEING: CauseText(
-        short="requests queue", why="Requests queue", readings=("waiting", "queue_ms", "kv_usage")
+        short="requests queueing",
+        why="Requests are queueing",
+        readings=("waiting", "queue_ms", "kv_usage"),
     ),
     Cause.CONFIG_CHANGE: CauseText(
         short="configuration changed", why="The configuration changed just before"
     ),
     Cause.KERNEL_FALLBACK: CauseText(
-        short="different kernels run",
-        why="Different kernels run at an unchanged clock",
+        short="different kernels running",
+        why="Different kernels are running at an unchanged clock",
         readings=("top_power_w", "sm_clock_mhz"),
     ),
     Cause.CACHE_LOST: CauseText(
-        short="prefix cache no longer hits",
-        why="The prefix cache no longer hits",
+        short="no more prefix cache hits",
+        why="The prefix cache is no longer hit",
         readings=("cached_share",),
     ),
     Cause.UPTIME_DECAY: CauseText(
@@ -88,18 +90,18 @@ CAUSES: Mapping[Cause, CauseText] = {
         readings=("spec_acceptance",),
     ),
     Cause.NEIGHBOUR: CauseText(
-        short="another process uses {gpu}",
-        why="Another process uses {gpu}",
+        short="another process is using {gpu}",
+        why="Another process is using {gpu}",
         readings=("vram_used_mib", "idle_util", "power_w"),
     ),
     Cause.HOST_BOUND: CauseText(
-        short="{gpu} waits for the CPU",
-        why="{gpu} waits for the CPU",
+        short="{gpu} is waiting for the CPU",
+        why="{gpu} is waiting for the CPU",
         readings=("top_util", "sm_clock_mhz"),
     ),
     Cause.SLOW_STATE: CauseText(
-        short="slow process start",
-        why="The process has been slow since its start although nothing changed",
+        short="slow since process start",
+        why="The process has been slow since it started, although nothing else changed",
         readings=("sm_clock_mhz", "top_power_w"),
     ),
     Cause.UNEXPLAINED: CauseText(short="cause unknown", why="Cause unknown"),
@@ -117,15 +119,19 @@ ACTIONS: Mapping[Cause, str] = {
         "Check locked clocks (nvidia-smi -rgc resets them), firmware and power supply."
     ),
     Cause.QUEUEING: "Check who sends the load; give batch work a lower priority or its own server.",
-    Cause.CONFIG_CHANGE: "Check what changed and whether it was intended: vllm-canary fingerprint.",
+    Cause.CONFIG_CHANGE: (
+        "Check what changed and whether it was intended: `vllm-canary fingerprint`."
+    ),
     Cause.KERNEL_FALLBACK: (
-        "Check the server's log of the last start: attention backend, sampler, quantisation "
+        "Check the server's log of the last start: attention backend, sampler, quantization "
         "kernels, compile cache."
     ),
     Cause.CACHE_LOST: (
-        "Check --enable-prefix-caching and the KV cache size in the options of the last start."
+        "Check --enable-prefix-caching and the KV cache size in the current launch options."
     ),
-    Cause.UPTIME_DECAY: "Plan a restart; check the memory of the process and report it upstream.",
+    Cause.UPTIME_DECAY: (
+        "Plan a restart; check the process's memory and report the problem upstream."
+    ),
     Cause.SPECULATION: (
         "Check num_speculative_tokens, and that the draft model fits the traffic and the weights."
     ),

@@ -18,7 +18,7 @@ LOCKED_CLOCKS = "Check locked clocks (nvidia-smi -q -d CLOCK) and the clocks eve
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition in words.
+    """A condition as text.
 
     `what` follows the name of the GPU: after "is" if it is an adjective, after a colon if not.
     """
@@ -85,8 +85,8 @@ CONDITIONS: Mapping[str, Condition] = {
     ),
     "power_duty": Condition("power-throttled", _power_duty, ("power_w", "power_limit_w")),
     "hidden_limit": Condition(
-        short="clock capped without a reason from the driver",
-        what=lambda figures: f"clock capped at {_clock(figures)} without a reason from the driver",
+        short="clock capped without a driver-reported reason",
+        what=lambda figures: f"clock capped at {_clock(figures)} without a driver-reported reason",
         readings=("power_w", "util", "temp_c"),
         adjective=False,
     ),
@@ -130,7 +130,7 @@ def in_order(warnings: Sequence[GpuWarning], subject: str) -> list[GpuWarning]:
 def gpu_with(warning: GpuWarning, names: GpuNames) -> str:
     """Returns the name of the GPU and when it was last seen, if that is long ago."""
     name, gone = names.of(warning.uuid), warning.not_seen_since_us
-    return name if gone is None else f"{name}, not seen since {utc(from_us(gone))},"
+    return name if gone is None else f"{name}, last seen at {utc(from_us(gone))},"
 
 
 def state(warning: GpuWarning) -> str:
@@ -155,7 +155,7 @@ def readings_of(warning: GpuWarning) -> list[str]:
         if value is not None and not (name == "power_duty" and value == 0)
     ]
     if figures.minutes_to_limit is not None:
-        shown.append(f"which it reaches in about {figures.minutes_to_limit:.0f} min")
+        shown.append(f"which it will reach in about {figures.minutes_to_limit:.0f} min")
     return shown
 
 
@@ -172,7 +172,7 @@ def action(warning: GpuWarning) -> str:
     """Returns what to do."""
     if warning.cause is Cause.UNEXPLAINED:
         return LOCKED_CLOCKS
-    first = "Take load off it. " if warning.condition == "hw_thermal" else ""
+    first = "Reduce its load. " if warning.condition == "hw_thermal" else ""
     return f"{first}{ACTIONS[warning.cause]}"
 
 

@@ -44,14 +44,14 @@ def service_level(finding: Finding, names: GpuNames) -> Texts:
     levels: Mapping[str, Mapping[str, Any]] = finding.evidence.get("levels", {})
     if not levels and effects_of(finding.evidence):
         return speed(finding, names)  # first tokens are slow, and no class has a level for them
-    others = ", ".join(name for name in levels if name != finding.subject)
+    others = [name for name in levels if name != finding.subject]
     parts = [
         Part(f"first token late for {finding.subject}{_late(levels.get(finding.subject, {}))}"),
-        Part(f" and {others}" if others else "", OTHERS_RANK),
+        Part(f" and {_all(others)}" if others else "", OTHERS_RANK),
         Part(f" since {utc(finding.since)}."),
         *why(finding, names),
     ]
-    classes = ", ".join(filter(None, (finding.subject, others)))
+    classes = _all([finding.subject, *others])
     headline = f"first token late for {classes}, {short_cause(finding, names)}"
     return _texts(finding, names, headline, [*parts, *what_to_do(finding)])
 
@@ -121,7 +121,12 @@ def _late(level: Mapping[str, Any]) -> str:
 def _levels_too(finding: Finding) -> list[Part]:
     """Classes that wait too long for the same reason."""
     names = sorted(finding.evidence.get("levels", ()))
-    return [Part(f" First token late for {', '.join(names)}.", LEVELS_RANK)] if names else []
+    return [Part(f" First token late for {_all(names)}.", LEVELS_RANK)] if names else []
+
+
+def _all(names: Sequence[str]) -> str:
+    """Returns "a", "a and b" or "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 # -- early warnings of GPUs

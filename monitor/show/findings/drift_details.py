@@ -25,6 +25,7 @@ CHANNELS: Mapping[str, str] = {
     "ttft": "time to first token",
     "steps": "engine steps per second",
 }
+VERDICTS: Mapping[str, str] = {"same": "unchanged", "not enough yet": "too few canaries yet"}
 SEEN: Mapping[bool | None, str] = {True: "seen", False: "not seen", None: "unknown"}
 
 
@@ -100,7 +101,7 @@ def _gpus(evidence: Mapping[str, Any], names: GpuNames) -> list[str]:
     if "signs" in evidence:
         found.append(f"conditions: {', '.join(evidence['signs'])}")
     if "not_seen_since" in evidence:
-        found.append(f"not seen since {evidence['not_seen_since']}")
+        found.append(f"last seen at {evidence['not_seen_since']}")
     expected = evidence.get("expected")
     if expected:
         found.append(f"expected effect: {_expected(expected)}")
@@ -140,8 +141,11 @@ def _lists(evidence: Mapping[str, Any]) -> list[str]:
     if "slope_pct_per_h" in evidence:
         found.append(f"loss per hour of uptime: {signed(evidence['slope_pct_per_h'], 2)} %")
     if evidence.get("compared"):
-        verdicts = [f"{_channel(name)} {said}" for name, said in evidence["compared"].items()]
-        found.append(f"compared with before: {', '.join(verdicts)}")
+        verdicts = [
+            f"{_channel(name)} {VERDICTS.get(said, said)}"
+            for name, said in evidence["compared"].items()
+        ]
+        found.append(f"compared with the previous configuration: {', '.join(verdicts)}")
     if evidence.get("calm"):
         found.append(f"unchanged: {', '.join(map(_channel, evidence['calm']))}")
     if evidence.get("felt_too"):

@@ -62,8 +62,9 @@ def driver_mismatch(finding: Finding, _names: GpuNames) -> Texts:
     return texts(
         f"{finding.target}: NVIDIA kernel driver and library have different versions",
         f"{finding.target}: the NVIDIA kernel driver and its library have had different versions "
-        f"since {utc(finding.since)}, as after an upgrade without a reboot.",
-        "The server keeps running, but may not start again.",
+        f"since {utc(finding.since)}, for example after an upgrade without a "
+        "reboot.",
+        "The server keeps running, but may fail to restart.",
         "Reboot, or reload the nvidia kernel modules and restart vllm-canary.",
     )
 

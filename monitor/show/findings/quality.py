@@ -39,14 +39,15 @@ def _probe(finding: Finding) -> Texts:
 
 def _several(finding: Finding) -> Texts:
     target, evidence = finding.target, finding.evidence
-    failed = f"{evidence.get('failed')} of the last {evidence.get('of')} runs"
+    failed = f"{evidence.get('failed')} of their last {evidence.get('of')} runs"
     flips = evidence.get("flip_rate")
-    flipped = "" if flips is None else f" (up to {flips * 100:.1f} % flip without a fault)"
+    flipped = (
+        "" if flips is None else f" (up to {flips * 100:.1f} % of answers flip without a fault)"
+    )
     return texts(
-        f"{target}: answers of several probes fail, {failed}",
-        f"{target}: answers of several probes have failed in {failed} since "
-        f"{utc(finding.since)}{flipped}.",
-        f"Two or more failures each: {listed(evidence.get('failed_twice') or ())}.",
+        f"{target}: several probes failed {failed}",
+        f"{target}: several probes have failed {failed} since {utc(finding.since)}{flipped}.",
+        f"Probes with two or more failures: {listed(evidence.get('failed_twice') or ())}.",
         "Check for changed weights, quantization, kernels or sampling settings.",
     )
 
@@ -61,8 +62,8 @@ def _shifted(finding: Finding) -> Texts:
         f"{target}: the log-probabilities of the pinned answers have shifted by {shift} since "
         f"{utc(finding.since)}, over {evidence.get('probes')} probes and "
         f"{evidence.get('rounds')} rounds{sure}.",
-        "The server probably runs other weights, quantization or kernels than when pinned, even "
-        "where texts agree.",
+        "The server probably runs different weights, quantization or kernels than when pinned, "
+        "even where texts agree.",
         "Check the model files; if the change was intended, pin the probes again.",
     )
 
@@ -74,9 +75,9 @@ def near_ties(finding: Finding, _names: GpuNames) -> Texts:
     return texts(
         f"{target}: near ties in {ties}",
         f"{target}: {ties} have been near ties since {utc(finding.since)}.",
-        f"Answers are less stable than when they were pinned: "
-        f"{listed(evidence.get('probes') or ())}.",
-        "No answer is wrong yet. Check for changed kernels, quantization or batch settings.",
+        f"Affected probes: {listed(evidence.get('probes') or ())}.",
+        "Answers are less stable than when pinned, but none is wrong yet.",
+        "Check for changed kernels, quantization or batch settings.",
     )
 
 
@@ -88,8 +89,7 @@ def pin_expired(finding: Finding, _names: GpuNames) -> Texts:
     because = f' with the reason "{reason(why)}"' if why else ""
     return texts(
         f"{target}: pin of probe {probe} has expired",
-        f"{target}: the pin of probe {probe} has been expired since {utc(finding.since)}; it still "
-        "judges.",
+        f"{target}: the pin of probe {probe} expired at {utc(finding.since)} and is still in use.",
         f"It was recorded{on}{because}.",
         f'Renew it: `vllm-canary pin {probe} --target {target} --reason "…"`.',
     )

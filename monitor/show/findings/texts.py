@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A finding in words: one line, one paragraph, and lines of detail."""
+    """A finding as text: one line, one paragraph, and lines of detail."""
 
     headline: str
     paragraph: str

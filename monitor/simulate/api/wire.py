@@ -169,7 +169,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def answered(self) -> None:
-        """Goes on to the next request after a complete response."""
+        """Continues with the next request after a complete response."""
         asked = (
             self._current.request.headers.get("connection", "") if self._current is not None else ""
         )

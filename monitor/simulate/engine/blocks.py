@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def prefix_keys(prompt: Sequence[int], block_size: int, salt: str | None) -> tuple[int, ...]:
-    """One key for each full block of a prompt. A key stands for all tokens up to the end of its
+    """One key for each full block of a prompt. A key represents all tokens up to the end of its
     block, and for the salt.
 
     The last token is never taken from the cache: something must be computed to predict the next

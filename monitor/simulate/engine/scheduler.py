@@ -58,7 +58,7 @@ class Scheduler:
         parts, budget = self._continue()
         if (
             self.counters.num_preemptions == thrown_out
-        ):  # otherwise the cache is full, and nobody is admitted
+        ):  # otherwise the cache is full, and no request is admitted
             self._admit(parts, budget, now_s)
         return parts
 

@@ -99,8 +99,8 @@ def chat_ids(messages: Sequence[Mapping[str, Any]], template: str, variant: str)
 
 
 def prompt_of(ids: Sequence[int]) -> Prompt:
-    """Parses a prompt: the answer begins after the last `<|assistant|>`, the question stands
-    before it.
+    """Parses a prompt: the answer begins after the last `<|assistant|>`, and the question is
+    the text before it.
     """
     ids = tuple(ids)
     if ASSISTANT not in ids:

@@ -64,7 +64,7 @@ def read_scenario(text: str, file: str) -> ScenarioValue:
     except YamlSyntaxError as error:
         raise problem(file, error.line, f"is not valid YAML: {error.reason}") from None
     for duplicate in document.duplicates:
-        text = f"{duplicate.key} stands here a second time; keep one of them"
+        text = f"{duplicate.key} is a duplicate; keep one of them"
         raise problem(file, duplicate.line, text)
     return ScenarioValue(1, {}) if document.root is None else _value(document.root)
 

@@ -26,7 +26,7 @@ class GpuBaseline:
     mem_over_core_c: float | None = None  # how much hotter than the core its memory is at work
 
     def learn(self, minute: Interval, thermal: ThermalMinute | None) -> None:
-        """Takes up a minute."""
+        """Processes a minute."""
         self.clock.learn(minute)
         if thermal is not None:
             self.thermal.learn(thermal)

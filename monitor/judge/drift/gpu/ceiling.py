@@ -57,7 +57,7 @@ class BoundSeries:
     behind: int = 0  # readings in a row that are far older than the open quarter
 
     def take(self, at_us: int, util: float | None, power_w: float | None) -> None:
-        """Takes up one reading."""
+        """Processes one reading."""
         if util is None or not self._is_in_order(at_us):
             return
         if self.start_us is None:
@@ -112,11 +112,11 @@ class GpuCeiling:
     samples: BoundSeries = field(default_factory=BoundSeries)
 
     def gpu(self, p: GpuPoint) -> None:
-        """Takes up a poll."""
+        """Processes a poll."""
         self.polls.take(p.at_us, p.util, p.power_w)
 
     def canary(self, p: CanaryPoint) -> None:
-        """Takes up a sample with an answer long enough to show in the GPU's reading."""
+        """Processes a sample with an answer long enough to show in the GPU's reading."""
         if p.completion_tokens is not None and p.completion_tokens >= LEAST_TOKENS:
             self.samples.take(p.known_us, p.gpu_util, p.power_w)
 

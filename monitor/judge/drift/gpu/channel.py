@@ -84,7 +84,7 @@ class GpuChannel:
     ceiling: GpuCeiling = field(default_factory=GpuCeiling)
 
     def gpu(self, p: GpuPoint, settings: DriftSettings) -> None:
-        """Takes up one poll of the GPU."""
+        """Processes one poll of the GPU."""
         self.ceiling.gpu(p)
         reading = reading_of_poll(p)
         if not self._take(reading, settings) or reading.event_reasons is None:
@@ -93,7 +93,7 @@ class GpuChannel:
             self.before = self.before or self.history.baseline()
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """Takes up the GPU's state right after a good answer. It counts for a minute in which the
+        """Processes the GPU's state right after a good answer. It counts for a minute in which the
         polls saw no work, or where there are none.
         """
         if p.gpu_uuid != self.uuid:

@@ -48,7 +48,7 @@ class BandResiduals:
     variance: float = 0.0
 
     def learn(self, error: float) -> None:
-        """Takes up one minute; at first a plain mean, later a fading one."""
+        """Processes one minute; at first a plain mean, later a fading one."""
         self.minutes += 1
         share = 1.0 / min(self.minutes, BAND_MEMORY)
         off = error - self.mean
@@ -80,7 +80,7 @@ class ClockModel:
         return self.minutes >= ARMED_MIN
 
     def learn(self, minute: Interval) -> None:
-        """Takes up a busy minute."""
+        """Processes a busy minute."""
         temp_c, power_w, clock_mhz = minute.temp_c, minute.power_w, minute.sm_clock_mhz
         if not minute.busy or clock_mhz is None or temp_c is None or power_w is None:
             return

@@ -41,7 +41,7 @@ class GpuConditions:
     open: list[str] = field(default_factory=list)  # as of the last minute
 
     def note_poll(self, event_reasons: int, at_us: int) -> bool:
-        """Takes up the reasons of one poll; whether they opened a condition."""
+        """Processes the reasons of one poll; whether they opened a condition."""
         self.polled_us = at_us
         opened = False
         for name, bit in HARDWARE.items():
@@ -65,7 +65,7 @@ class GpuConditions:
         return True
 
     def judge(self, at_us: int, judged: Mapping[str, bool | None], after_gap: bool) -> None:
-        """Takes up one minute. `after_gap`: there was none for long before it."""
+        """Processes one minute. `after_gap`: there was none for long before it."""
         if self.quiet and True not in judged.values():
             return
         was_explained = self.any_open(EXPLAINING)

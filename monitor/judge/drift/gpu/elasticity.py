@@ -69,7 +69,7 @@ class ClockGroup:
     moved: int = 0  # samples at another clock
 
     def learn(self, x: float, y: float) -> None:
-        """Takes up one sample (Welford's update with a fading memory)."""
+        """Processes one sample (Welford's update with a fading memory)."""
         keep = 1.0 - 1.0 / GROUP_MEMORY
         self.count = self.count * keep + 1.0
         dx, dy = x - self.x, y - self.y
@@ -93,7 +93,7 @@ class Elasticity:
     top_mem_mhz: float = 0.0
 
     def canary(self, p: CanaryPoint) -> None:
-        """Takes up one sample: good, warm, without requests waiting, and with a clock."""
+        """Processes one sample: good, warm, without requests waiting, and with a clock."""
         self.top_mem_mhz = max(self.top_mem_mhz, p.mem_clock_mhz or 0.0)
         if not self._is_usable(p) or not p.sm_clock_mhz:
             return

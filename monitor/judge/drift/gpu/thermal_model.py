@@ -59,7 +59,7 @@ class ThermalModel:
         return self.core.count >= ARMED_MIN
 
     def follow(self, polls: Sequence[Reading]) -> ThermalMinute | None:
-        """Takes up the polls of a minute; their means, or None where no power is known."""
+        """Processes the polls of a minute; their means, or None where no power is known."""
         states = []
         for poll in polls:
             self.step(poll)
@@ -125,7 +125,7 @@ class ThermalModel:
         return at_us - self.since_us >= SETTLE_US
 
     def learn(self, minute: ThermalMinute) -> None:
-        """Takes up one minute."""
+        """Processes one minute."""
         if minute.temp_c is None:
             return
         self.core.learn(minute.filters, minute.temp_c)

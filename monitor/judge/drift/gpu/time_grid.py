@@ -24,7 +24,7 @@ BACK_READINGS = 3
 @dataclass(slots=True)
 class MinuteGrid:
     """The open minutes of one GPU. A minute is `card_step` long; when that is changed, the grid
-    goes on in steps of the new length.
+    continues in steps of the new length.
     """
 
     step_s: float = 0.0
@@ -72,7 +72,7 @@ class MinuteGrid:
         ]
 
     def change_step(self, step_s: float) -> None:
-        """Goes on in steps of another length, from the end of the closed minutes."""
+        """Continues in steps of another length, from the end of the closed minutes."""
         step_us = int(step_s * SECOND_US)
         if self.anchor_us is not None:
             waiting, self.waiting = self.waiting, {}

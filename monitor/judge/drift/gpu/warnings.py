@@ -26,7 +26,7 @@ NOW_MIN = 5
 SLOWING_REASONS = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
 LOW_POWER_SHARE = 0.85  # of the baseline of busy power
 HIDDEN_SHARE = 0.10  # a hidden limit takes more clock than this
-COOL_C = 3.0  # a core whose residual is lower is as cool as ever
+COOL_C = 3.0  # a core whose residual is lower is as cool as at its baseline
 # a V100 at work has its memory at 78 °C with a core of 62 °C, and throttles at 85 °C
 # (bradrlaw/ai-server)
 MEMORY_OVER_C, MEMORY_HOT_C = 12.0, 85.0

@@ -32,7 +32,7 @@ def felt_problem(
     """Returns what is slower as one problem.
 
     If a GPU explains it, it is that GPU's problem, by its name. But what was open before its cause
-    was known goes on under its own name: the cause is refined, and no message says that it was
+    was known continues under its own name: the cause is refined, and no message says that it was
     resolved.
     """
     if not seen.effects:

@@ -53,12 +53,12 @@ class ServerChannel:
     baseline_prompt: float | None = None
 
     def server(self, point: ServerPoint) -> None:
-        """Takes up one reading of the metrics page."""
+        """Processes one reading of the metrics page."""
         if self._is_open(point.at_us):
             self.points.append(point)
 
     def canary(self, p: CanaryPoint) -> None:
-        """Takes up the server's figures of one canary."""
+        """Processes the server's figures of one canary."""
         if p.outcome == "ok" and self._is_open(p.known_us):
             self.canaries.append(ServerCanary.of(p))
 

@@ -56,7 +56,7 @@ class PrefixCacheChannel:
     since_us: int | None = None
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """Takes up one canary; only good answers of a pair count."""
+        """Processes one canary; only good answers of a pair count."""
         if p.outcome != "ok" or p.ttft_ms is None:
             return
         self._note_process(p)
@@ -97,7 +97,7 @@ class PrefixCacheChannel:
             self.lost = []
 
     def _take_lost(self, pair: CachePair, missed: bool) -> None:
-        """Takes up a pair while the cache is lost."""
+        """Processes a pair while the cache is lost."""
         self.hits = 0 if missed else self.hits + 1
         if missed:
             self.lost = [*self.lost[-LEARN_PAIRS:], pair]

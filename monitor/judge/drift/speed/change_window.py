@@ -121,7 +121,7 @@ class ChangeWindow:
     compared_with: int = 0
 
     def canary(self, p: CanaryPoint) -> None:
-        """Takes up one canary; only warm good ones count. Cheap: values are computed only at a
+        """Processes one canary; only warm good ones count. Cheap: values are computed only at a
         change.
         """
         if p.outcome != "ok" or p.phase != "warm":

@@ -67,14 +67,14 @@ class SpeedChannel:
     last_index: int = 0
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """Takes up one good canary that was not cold. Cheap: the work is done when the block is
+        """Processes one good canary that was not cold. Cheap: the work is done when the block is
         over.
         """
         if p.outcome == Outcome.OK and p.phase != Phase.COLD:
             self.canaries.add(p, p.known_us, settings.block_us, settings.grace_us)
 
     def server(self, p: ServerPoint) -> None:
-        """Takes up one reading of the metrics page: engine steps since the last one."""
+        """Processes one reading of the metrics page: engine steps since the last one."""
         before, self.last_reading = self.last_reading, p
         rate = steps_between(before, p)
         if rate is None or self.canaries.anchor_us is None:
@@ -105,7 +105,7 @@ class SpeedChannel:
     ) -> None:
         """Judges one block by the warm canaries of the configuration and the process seen last in
         it. Canaries after a rest, while clocks ramp up, count where there are no others (a server
-        that nobody else uses).
+        without other traffic).
         """
         self.last_index = index
         points = [p for p in points if p.phase == Phase.WARM] or points

@@ -89,7 +89,7 @@ class LoadCurve:
         return ExpectedValue(value, max(LEAST_NOISE, noise), node.error + prompt_node.error)
 
     def observe(self, key: int, load: EngineLoad, deviation: float, noise: float) -> None:
-        """Takes up the deviation of a canary from the mean of its block."""
+        """Processes the deviation of a canary from the mean of its block."""
         size = abs(deviation) / noise
         if size > DEVIATION_CLIP:
             deviation, size = math.copysign(DEVIATION_CLIP * noise, deviation), DEVIATION_CLIP
@@ -113,7 +113,7 @@ class LoadCurve:
         )
 
     def words(self) -> str:
-        """The learned range of load in words."""
+        """The learned range of load as text."""
         known = (node.at for name, node in self.peers.items() if name != str(UNKNOWN_BIN))
         highest = max(known, default=None)
         if highest is None:

@@ -76,7 +76,7 @@ class DropJudge:
         self.cusum = LevelCusum()
 
     def judge(self, block: ResidualBlock, noise: Ar1Noise, context: MetricContext) -> None:
-        """Takes up one block."""
+        """Processes one block."""
         self.blocks.append(block)
         oldest = block.number - context.blocks(context.settings.remember_days * 24)
         while self.blocks[0].number < oldest:

@@ -66,7 +66,7 @@ class ClassLevel:
     open: OpenLevel | None = None
 
     def take(self, observed: WaitObservation, settings: DriftSettings) -> None:
-        """Takes up one canary."""
+        """Processes one canary."""
         if self.observations and observed.known_us - self.observations[-1].known_us < TOGETHER_US:
             self._join(observed, settings)
             return
@@ -121,7 +121,7 @@ class LevelChannel:
     classes: dict[str, ClassLevel] = field(default_factory=dict)
 
     def canary(self, p: CanaryPoint, settings: DriftSettings) -> None:
-        """Takes up one canary, at once: an alarm here waits for no block."""
+        """Processes one canary immediately: an alarm here waits for no block."""
         over = exceeded(p, settings)
         if over is None:
             return

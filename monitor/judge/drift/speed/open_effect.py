@@ -30,8 +30,8 @@ class OpenEffect:
     def recovered(
         self, residual: float, variance: float, noise_sd: float, metric: MetricSpec
     ) -> bool:
-        """Takes up one block: recovered, or still slower by a relevant size? A CUSUM of the clipped
-        likelihood ratio.
+        """Processes one block: recovered, or still slower by a relevant size? A CUSUM of the
+        clipped likelihood ratio.
 
         The size is not the one that was raised, since a loss of 14 % that settles at 5 % has not
         recovered. It is the smaller size that is looked for, at least twice the practical limit

@@ -29,7 +29,7 @@ class StartMean:
     total: float = 0.0
 
     def add(self, residual: float, variance: float) -> None:
-        """Takes up one block."""
+        """Processes one block."""
         weight = 1.0 / variance
         self.blocks += 1
         self.weight += weight

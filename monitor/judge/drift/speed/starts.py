@@ -52,7 +52,7 @@ class StartChannel:
     accepted_us: int | None = None  # starts up to here belong to the baseline
 
     def canary(self, p: CanaryPoint) -> None:
-        """Takes up one canary."""
+        """Processes one canary."""
         if p.process_start_us is not None and p.process_start_us != self.process_start_us:
             if self.process_start_us is not None:
                 at_us = max(p.process_start_us, self.process_start_us)

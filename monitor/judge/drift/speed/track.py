@@ -34,7 +34,7 @@ class MetricTrack:
         process_start_us: int | None,
         context: MetricContext,
     ) -> None:
-        """Takes up one block. `measured` is of one process only."""
+        """Processes one block. `measured` is of one process only."""
         if not measured:
             return
         model, judge = self.model, self.judge

@@ -48,7 +48,7 @@ class LoadBin:
     blocks, spread over the whole time.
     """
 
-    stride: int = 1  # how many canaries one of them stands for: a power of two
+    stride: int = 1  # how many canaries one of them represents: a power of two
     points: list[TrainingPoint] = field(default_factory=list)
 
 
@@ -108,5 +108,5 @@ class TrainingSet:
         )
 
     def weight(self, point: TrainingPoint) -> int:
-        """How many canaries a point stands for."""
+        """The number of canaries that a point represents."""
         return self.bins[str(peers_bin(point.peers))].stride

@@ -96,7 +96,7 @@ class DropTest:
     def step(
         self, index: int, residual: float, noise: float, model: Ar1Noise, sizes: DropSizes
     ) -> None:
-        """Takes up one block. `noise` is the standard deviation of its sampling."""
+        """Processes one block. `noise` is the standard deviation of its sampling."""
         decay = model.phi ** (1 if self.index is None else max(1, index - self.index))
         self.index = index
         self.noise *= decay

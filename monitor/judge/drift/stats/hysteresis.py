@@ -34,7 +34,7 @@ class Hysteresis:
         self.hits, self.good, self.first_us, self.open = 0, 0, None, False
 
     def minute(self, hit: bool | None, at_us: int, rule: HysteresisRule) -> None:
-        """Takes up one minute: the condition holds, does not hold, or is unknown."""
+        """Processes one minute: the condition holds, does not hold, or is unknown."""
         if hit is None:
             return
         self.hits = ((self.hits << 1) | int(hit)) & ((1 << rule.of) - 1)

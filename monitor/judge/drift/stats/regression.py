@@ -51,7 +51,7 @@ class FadingRegression:
         return value
 
     def learn(self, features: Sequence[float], y: float) -> None:
-        """Takes up one observation."""
+        """Processes one observation."""
         if not self.sums:
             self.origin = [*features, y]
             self.sums = [[0.0] * (len(features) + 2) for _ in range(len(features) + 2)]

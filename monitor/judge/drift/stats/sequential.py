@@ -35,7 +35,7 @@ class LevelCusum:
     since: int = 0  # the block after S was last zero: the onset by maximum likelihood
 
     def step(self, index: int, residual: float, variance: float, drop: float) -> None:
-        """Takes up one block; a residual counts for at most four standard deviations beyond the
+        """Processes one block; a residual counts for at most four standard deviations beyond the
         drop.
         """
         limit = 4.0 * math.sqrt(variance) + drop
@@ -58,7 +58,7 @@ class ExceedanceTest:
     sums: list[float] = field(default_factory=list)
 
     def step(self, exceeded: bool, base: float, alternatives: Sequence[float]) -> None:
-        """Takes up one observation."""
+        """Processes one observation."""
         before = self.sums or [0.0] * len(alternatives)
         if exceeded:
             self.sums = [

@@ -28,7 +28,7 @@ class ShareHistogram:
     p99: float | None = None  # upper edge of the bin with the 99th percentile
 
     def learn(self, share: float) -> None:
-        """Takes up one minute."""
+        """Processes one minute."""
         self.weights[min(bisect_left(EDGES, share), len(EDGES) - 1)] += self.unit
         self.unit *= GROWTH
         self.count += 1
