@@ -156,7 +156,7 @@ def test_a_database_that_cannot_be_opened_is_said_and_taken_up_when_it_can(
     (tmp_path / "data").write_text("a file where the folder should be")
     daemon = started(rest="database: data/history.db\n")
     web = daemon.web
-    wait_for(lambda: "trying again" in daemon.log, "it says what is missing")
+    wait_for(lambda: "retrying every" in daemon.log, "it says what is missing")
     assert get(f"{web}/healthz")[0] == 200
     status, text = get(f"{web}/readyz")
     assert (status, "is not open" in text) == (503, True)
@@ -175,7 +175,7 @@ def test_it_ends_on_sigterm_while_it_waits_for_the_database(
     daemon = started(
         rest="database: data/history.db\n", **{"monitor.daemon.service.DATABASE_RETRY_S": 60.0}
     )
-    wait_for(lambda: "trying again" in daemon.log, "it says what is missing")
+    wait_for(lambda: "retrying every" in daemon.log, "it says what is missing")
     began = time.monotonic()
     assert daemon.terminate() == 0
     assert time.monotonic() - began < 5
