@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from monitor.config.block import ConfigBlock
 from monitor.config.values import PlainUrl, Secret, ServerUrl, is_loopback, read_secret
@@ -23,9 +23,18 @@ class DcgmSource(ConfigBlock):
     )
 
 
+def _is_exporter(value: object) -> bool:
+    """Whether it is a valid {dcgm: URL}: of a union, each member would report errors of its own."""
+    try:
+        DcgmSource.model_validate(value)
+    except ValidationError:
+        return False
+    return True
+
+
 def _gpu_source(value: V) -> V:
     uuids = isinstance(value, list) and all(isinstance(v, str) for v in value) and value
-    if uuids or isinstance(value, dict) or value in ("auto", "none"):
+    if uuids or _is_exporter(value) or value in ("auto", "none"):
         return value
     raise ValueError(
         f"is {value!r}; it must be auto, none, a list of GPU UUIDs such as [GPU-…] "
