@@ -4,20 +4,24 @@ expected failure into a sentence and an exit code.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from monitor.__about__ import __version__
 from monitor.cli.parsers import COMMANDS, overview, parser_of
-from monitor.errors import USAGE, UserError
+from monitor.errors import UNMEASURED, USAGE, UserError
 from monitor.text import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code (docs/commands.md)."""
+    _prepare_output()
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         # Flushed here: a reader that has left would be an error at interpreter exit.
@@ -25,7 +29,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` for example, has seen enough
         _drop_output()
         return 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"the output cannot be written: {os.strerror(errno.ENOSPC)}", file=sys.stderr)
+        _drop_output()
+        return UNMEASURED
     return code
+
+
+def _prepare_output() -> None:
+    """Opens closed streams, and lets a narrow encoding spell what it lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller: `>&-`
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the exit
+            setattr(sys, name, nowhere)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -152,6 +152,29 @@ def test_an_error_is_silent_when_its_reader_has_left() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def into(words: str, redirection: str, **environment: str) -> tuple[int, str]:
+    """The exit code and standard error of a command whose output goes elsewhere."""
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m monitor.cli {words} {redirection}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(**environment),
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr.strip()
+
+
+def test_a_full_disk_behind_the_output_is_one_sentence() -> None:
+    expected = 3, "the output cannot be written: No space left on device"
+    assert into("--help", ">/dev/full") == expected
+
+
+def test_a_closed_output_and_a_narrow_encoding_are_no_errors() -> None:
+    assert into("--help", ">&-") == (0, "")
+    assert into("check --help", ">/dev/null", PYTHONIOENCODING="ascii") == (0, "")
+
+
 def leaves(parser: ArgumentParser) -> list[ArgumentParser]:
     """A parser, and those of its actions."""
     found = [parser]
