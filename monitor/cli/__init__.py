@@ -11,7 +11,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from monitor.__about__ import __version__
 from monitor.cli.parsers import COMMANDS, overview, parser_of
@@ -43,8 +42,7 @@ def _prepare_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller: `>&-`
-            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the exit
-            setattr(sys, name, nowhere)
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
